@@ -1,0 +1,47 @@
+"""What an attention backend is: `plan` once a step, `run` once a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from radixserve.attention.metadata import AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerKV:
+    """One layer's share of the KV pool."""
+
+    k: Tensor
+    """[num_blocks, block_size, num_kv_heads, head_dim]"""
+    v: Tensor
+    """[num_blocks, block_size, num_kv_heads, head_dim]"""
+
+
+class AttentionBackend(Protocol):
+    """Paged attention over the KV pool it was built with.
+
+    A backend is constructed from the layers' `LayerKV` and the model's head counts; it owns no KV.
+    Implementations are held to `reference` by one conformance suite.
+    """
+
+    def plan(self, metadata: AttentionMetadata) -> None:
+        """Take in a batch. Everything that does not depend on the layer is prepared here."""
+
+    def run(self, layer_id: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write this layer's new K and V to their slots and attend over the whole of each request.
+
+        Args:
+            layer_id: Which layer of the pool, from 0.
+            q: [num_tokens, num_qo_heads, head_dim], rotated.
+            k: [num_tokens, num_kv_heads, head_dim], rotated.
+            v: [num_tokens, num_kv_heads, head_dim].
+        Returns:
+            [num_tokens, num_qo_heads, head_dim], in q's dtype.
+        Mutates:
+            the pool's slots named by the planned `slot_mapping`.
+        """
+        ...

@@ -1,0 +1,193 @@
+"""Settings: frozen dataclasses that contain one another.
+
+    ServerConfig
+      engine: EngineConfig
+        model: ModelConfig          which weights, in which precision
+        cache: CacheConfig          the KV pool and the tree over it
+        scheduler: SchedulerConfig  how many Reqs and tokens share a step
+        attention: AttentionConfig  which kernels
+      http: HttpConfig              address, keys, limits
+
+A class receives only its own part. `None` means "choose for me"; whoever owns the knowledge (the
+loader for the dtype, `runtime.memory` for the pool) fills it in and says so in the log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+import typing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from radixserve.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+"""The name of the model that `radixserve pull` fetches and that is served when none is named."""
+
+ConfigT = TypeVar("ConfigT")
+
+
+def _require(condition: bool, key: str, allowed: str, value: object) -> None:  # noqa: FBT001
+    if not condition:
+        raise ConfigError(f"{key} must be {allowed}; got {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which weights are served and how they are held."""
+
+    model: str = DEFAULT_MODEL
+    """A folder, a GGUF file, a hub id, or the default model's name."""
+    served_model_name: str | None = None
+    """The name clients use; the model's own name when None."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: bfloat16 where this machine multiplies it natively, else float32."""
+    max_model_len: int | None = None
+    """Most tokens of prompt and output together; the model's own limit when None."""
+    chat_template: str | None = None
+    """A file with a Jinja chat template that replaces the model's own."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.model), "model", "a folder, a GGUF file or a model id", self.model)
+        _require(
+            self.max_model_len is None or self.max_model_len >= 2,
+            "max_model_len",
+            "at least 2",
+            self.max_model_len,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The KV pool and the radix tree over it."""
+
+    block_size: int = 16
+    """Tokens a block. Reuse is exact to the token at any size."""
+    kv_cache_memory_bytes: int | None = None
+    """Bytes for the pool; overrides `memory_fraction`."""
+    memory_fraction: float = 0.25
+    """Share of the memory that is free after the weights are loaded."""
+    num_blocks: int | None = None
+    """Exact number of blocks; overrides both."""
+    prefix_cache: bool = True
+    """False computes every prompt in full: for comparisons."""
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.block_size <= 1024, "block_size", "from 1 to 1024", self.block_size)
+        fraction = self.memory_fraction
+        _require(0 < fraction <= 0.95, "memory_fraction", "above 0 and at most 0.95", fraction)
+        _require(
+            self.num_blocks is None or self.num_blocks >= 1, "num_blocks", ">= 1", self.num_blocks
+        )
+        _require(
+            self.kv_cache_memory_bytes is None or self.kv_cache_memory_bytes > 0,
+            "kv_cache_memory_bytes",
+            "above 0",
+            self.kv_cache_memory_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How many Reqs and tokens share a step, and in which order Reqs are admitted."""
+
+    max_num_seqs: int = 64
+    """Most Reqs running at once."""
+    max_num_batched_tokens: int = 512
+    """Most tokens computed in one step."""
+    prefill_chunk_len: int | None = None
+    """Most prompt tokens of one Req in one step; `max_num_batched_tokens` when None."""
+    schedule_policy: Literal["lpm", "fcfs"] = "lpm"
+    """lpm: longest cached prefix first, with ageing; fcfs: in order of arrival."""
+    max_wait_s: float = 10.0
+    """A Req that has waited this long goes before every younger one of its priority (lpm)."""
+    max_queue_len: int = 1024
+    """Most Reqs waiting; beyond it a request is refused with 429."""
+
+    def __post_init__(self) -> None:
+        _require(self.max_num_seqs >= 1, "max_num_seqs", "at least 1", self.max_num_seqs)
+        _require(
+            self.max_num_batched_tokens >= self.max_num_seqs,
+            "max_num_batched_tokens",
+            f"at least max_num_seqs ({self.max_num_seqs})",
+            self.max_num_batched_tokens,
+        )
+        _require(
+            self.prefill_chunk_len is None or self.prefill_chunk_len >= 1,
+            "prefill_chunk_len",
+            "at least 1",
+            self.prefill_chunk_len,
+        )
+        _require(
+            self.schedule_policy in ("lpm", "fcfs"),
+            "schedule_policy",
+            "lpm or fcfs",
+            self.schedule_policy,
+        )
+        _require(self.max_wait_s >= 0, "max_wait_s", "at least 0", self.max_wait_s)
+        _require(self.max_queue_len >= 1, "max_queue_len", "at least 1", self.max_queue_len)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionConfig:
+    """Which attention kernels run."""
+
+    backend: Literal["auto", "reference"] = "auto"
+
+    def __post_init__(self) -> None:
+        allowed = ("auto", "reference")
+        _require(self.backend in allowed, "backend", " or ".join(allowed), self.backend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything an engine needs, and nothing of HTTP."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    num_threads: int | None = None
+    """Threads of the forward pass; all cores when None."""
+    seed: int | None = None
+    """Seeds the requests that bring no seed of their own; from the system's entropy when None."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """The HTTP server: where it listens, who may ask, and what it bounds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 takes any free port; the banner says which."""
+    api_key: str | None = None
+    """When set, every route but /health, /ready and /metrics asks for it."""
+    max_body_bytes: int = 16 * 1024 * 1024
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    """What happens to a request field that this server does not know."""
+    shutdown_grace_s: float = 30.0
+    """How long running requests may go on after the signal to stop."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.port <= 65535, "port", "from 0 to 65535", self.port)
+        _require(self.max_body_bytes >= 1024, "max_body_bytes", ">= 1024", self.max_body_bytes)
+        _require(
+            self.unknown_fields in ("refuse", "ignore"),
+            "unknown_fields",
+            "refuse or ignore",
+            self.unknown_fields,
+        )
+        _require(self.shutdown_grace_s >= 0, "shutdown_grace_s", ">= 0", self.shutdown_grace_s)
+        _require(self.api_key != "", "api_key", "not empty", self.api_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything `radixserve serve` needs."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    http: HttpConfig = field(default_factory=HttpConfig)

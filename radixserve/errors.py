@@ -1,0 +1,162 @@
+"""Every exception radixserve raises on purpose.
+
+    RadixServeError
+      ConfigError                     at start-up only; names the key and what is allowed
+        ModelLoadError                a model folder cannot be used; names the file
+      RequestError                    the caller's fault; has status_hint, code and param
+        InvalidRequestError     400
+          PromptTooLongError    400
+          UnsupportedFeatureError 400
+        AuthenticationError     401
+        ModelNotFoundError      404
+        RequestTooLargeError    413
+        QueueFullError          429   carries retry_after_s
+        ShuttingDownError       503
+      RequestAbortedError             raised to a stream's reader when the server ended it
+      BackendError              500   device or kernel failed: this step's requests fail
+        BackendUnavailableError       at selection: says what is missing
+      EngineDeadError           503   the engine's loop has stopped; /health goes red
+      InvariantError                  our bug: numbered, with a dump of the state
+
+`RequestError` says what the *caller* should change. `InvariantError` says that *we* are wrong and
+that nothing can be relied on afterwards. Inside `core`, "it does not fit" is a value, not an
+exception.
+"""
+
+from __future__ import annotations
+
+
+class RadixServeError(Exception):
+    """Root of the tree; never raised itself."""
+
+
+class ConfigError(RadixServeError):
+    """A setting cannot be used. Raised before any port is opened."""
+
+
+class ModelLoadError(ConfigError):
+    """A model cannot be loaded; the message names the file or the setting at fault."""
+
+
+class RequestError(RadixServeError):
+    """The caller's fault.
+
+    Args:
+        message: A sentence that tells the caller what to change.
+        param: The field at fault, in the caller's words, when there is one.
+    """
+
+    status_hint: int = 400
+    code: str = "invalid_request"
+    error_type: str = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidRequestError(RequestError):
+    """A field is missing, has the wrong type or is out of range."""
+
+    code = "invalid_value"
+
+
+class PromptTooLongError(InvalidRequestError):
+    """Prompt and output cannot fit in the context or in the KV pool, however long they wait."""
+
+    code = "context_length_exceeded"
+
+
+class UnsupportedFeatureError(InvalidRequestError):
+    """A field is known, but what it asks for is not built."""
+
+    code = "unsupported_parameter"
+
+
+class AuthenticationError(RequestError):
+    """The API key is missing or wrong."""
+
+    status_hint = 401
+    code = "invalid_api_key"
+    error_type = "authentication_error"
+
+
+class ModelNotFoundError(RequestError):
+    """The named model is not served here."""
+
+    status_hint = 404
+    code = "model_not_found"
+    error_type = "not_found_error"
+
+
+class RequestTooLargeError(RequestError):
+    """The body is over the size limit."""
+
+    status_hint = 413
+    code = "request_too_large"
+
+
+class QueueFullError(RequestError):
+    """Too many requests are waiting; try again after `retry_after_s` seconds."""
+
+    status_hint = 429
+    code = "queue_full"
+    error_type = "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class ShuttingDownError(RequestError):
+    """The server is finishing what runs and takes nothing new."""
+
+    status_hint = 503
+    code = "shutting_down"
+    error_type = "service_unavailable_error"
+
+
+class RequestAbortedError(RadixServeError):
+    """The server ended this request before it was finished; the message says why."""
+
+    status_hint = 503
+    code = "request_aborted"
+    error_type = "service_unavailable_error"
+
+
+class BackendError(RadixServeError):
+    """The forward pass failed. The requests of that step fail; the engine goes on."""
+
+    status_hint = 500
+    code = "backend_error"
+    error_type = "internal_server_error"
+
+
+class BackendUnavailableError(BackendError):
+    """A backend was asked for by name and cannot run here; says what is missing."""
+
+
+class EngineDeadError(RadixServeError):
+    """The engine's loop has stopped and takes no more requests."""
+
+    status_hint = 503
+    code = "engine_dead"
+    error_type = "service_unavailable_error"
+
+
+class InvariantError(RadixServeError):
+    """A numbered invariant of `core.invariants` is broken: a bug in radixserve, please report it.
+
+    Args:
+        number: The invariant's number, 0 for a misuse of an internal contract.
+        message: What was found, and where.
+    """
+
+    status_hint = 500
+    code = "internal_error"
+    error_type = "internal_server_error"
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(f"invariant {number}: {message}")
+        self.number = number
