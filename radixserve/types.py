@@ -91,8 +91,9 @@ class SamplingParams:
     """Keep the smallest set of tokens whose probability reaches p; 1 is off."""
     min_p: float = 0.0
     """Drop tokens less likely than min_p times the likeliest; 0 is off."""
-    seed: int = 0
-    """The random stream is a function of (seed, output position) and of nothing else."""
+    seed: int | None = None
+    """The random stream is a function of (seed, output position) and of nothing else.
+    None: the engine draws a seed at submission."""
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
