@@ -1,0 +1,69 @@
+"""Which unlocked leaf of the tree goes first.
+
+The tree adds a node when it becomes an unlocked leaf and removes it when that ends, so the index
+holds exactly the evictable leaves (invariant 5) and evicting never scans.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from sortedcontainers import SortedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from radixserve.core.node import Node
+
+
+class EvictionIndex(Protocol):
+    """The unlocked leaves, in the order in which they should be given up."""
+
+    def add(self, leaf: Node) -> None:
+        """Take in a node that has just become an unlocked leaf."""
+
+    def remove(self, leaf: Node) -> None:
+        """Forget a node that is no longer an unlocked leaf."""
+
+    def first(self) -> Node | None:
+        """Return the leaf to give up next, None if there is none. Changes nothing."""
+
+    def __iter__(self) -> Iterator[Node]:
+        """All the leaves, in order."""
+
+    def __len__(self) -> int:
+        """How many leaves there are."""
+
+
+class LruIndex:
+    """Least recently used first, by the tree's logical clock.
+
+    A node's `last_access` does not change while it is in here: only a lock touches a node, and a
+    locked node is not in the index.
+    """
+
+    __slots__ = ("_by_age",)
+
+    def __init__(self) -> None:
+        self._by_age: SortedDict[tuple[int, int], Node] = SortedDict()
+
+    def __repr__(self) -> str:
+        return f"<LruIndex {len(self._by_age)} leaves>"
+
+    def add(self, leaf: Node) -> None:
+        """Take in an unlocked leaf. Complexity: O(log n)."""
+        self._by_age[leaf.last_access, leaf.serial] = leaf
+
+    def remove(self, leaf: Node) -> None:
+        """Forget a leaf. Complexity: O(log n)."""
+        del self._by_age[leaf.last_access, leaf.serial]
+
+    def first(self) -> Node | None:
+        """Return the leaf that was used longest ago. Complexity: O(log n)."""
+        return self._by_age.peekitem(0)[1] if self._by_age else None
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._by_age.values())
+
+    def __len__(self) -> int:
+        return len(self._by_age)

@@ -1,0 +1,191 @@
+"""The numbered invariants of scheduler, tree and pool, as text and as a check.
+
+ 1 Partition   each block is in exactly one of: the free list, one Req's private blocks, one node
+ 2 Counts      free + private + evictable + protected = total; idle: private = protected = 0
+ 3 Shape       every node but a root: len(tokens) == len(blocks) * block_size > 0, filed under its
+               first block, siblings sorted, links agree, end_len right; roots are empty
+ 4 Locks       lock_ref = live handles at or below the node
+ 5 Evictable   the eviction index holds exactly the unlocked leaves
+ 6 Ages        last_access never grows from parent to child
+ 7 Tables      a running Req's table = its handle's path + its private blocks, and covers its
+               computed tokens; the handle's path spells the Req's own tokens
+ 8 In flight   no block named by the running plan is free
+ 9 Answers     a Req is in exactly one of inbox, waiting, running, finished; finishing emits one
+               output (the table in `req` and `Queues` make a second one impossible)
+10 Content     a cached block's KV was written by the tokens on its path, for its namespace. Only a
+               runner can see KV; the tests' fake runner checks this at every step
+
+`check_tree`, `check_cache` and `check` cost O(everything): for tests, and on demand in a server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from radixserve.core.req import ReqState
+from radixserve.errors import InvariantError
+from radixserve.types import ID_BYTES, unpack_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from radixserve.core.node import Node
+    from radixserve.core.prefix_cache import Lease, PrefixCache
+    from radixserve.core.radix_tree import RadixTree
+    from radixserve.core.req import Req
+    from radixserve.core.scheduler import Scheduler
+
+
+def check(scheduler: Scheduler) -> None:
+    """Check invariants 1 to 9.
+
+    Raises:
+        InvariantError: with the number of the first broken one and a dump of the state.
+    """
+    reqs = list(scheduler.queues)
+    check_cache(scheduler.cache, [req.lease for req in reqs if req.lease is not None])
+    for req in reqs:
+        _check_req(req, scheduler)
+    _check_in_flight(scheduler)
+    names = [req.req_id for req in reqs]
+    _require(9, len(names) == len(set(names)), f"a Req is in two queues: {names}")
+    _require(9, set(names) <= scheduler.live_ids, "a finished Req is still queued")
+    if not scheduler.has_work:
+        _check_idle(scheduler.cache)
+
+
+def check_cache(cache: PrefixCache, leases: Iterable[Lease]) -> None:
+    """Check invariants 1 to 7 as far as cache and leases show them.
+
+    Args:
+        leases: All the live ones.
+    """
+    tree = cache.tree
+    check_tree(tree)
+    held = list(leases)
+    owners: Counter[int] = Counter()
+    for block in range(cache.pool.num_blocks):
+        owners[block] += cache.pool.is_free(block)  # type: ignore[arg-type]
+    for node in tree.nodes():
+        owners.update(node.blocks)
+    for lease in held:
+        owners.update(lease.private_blocks)
+        _check_lease(lease, tree)
+    wrong = {block: count for block, count in owners.items() if count != 1}
+    _require(1, not wrong, f"blocks with other than one owner: {wrong}; {cache!r}")
+    private = sum(lease.num_private for lease in held)
+    _require(2, private == cache.num_private_blocks, f"{private} private blocks; {cache!r}")
+    pins = sum(1 + (lease.tail_pin is not None) for lease in held)
+    handles = sum(1 for _ in tree.handles())
+    _require(4, pins == handles, f"{handles} handles for leases that hold {pins}")
+
+
+def check_tree(tree: RadixTree) -> None:
+    """Check invariants 3 to 6 and the tree's share of 2."""
+    below: Counter[int] = Counter()
+    for handle in tree.handles():
+        node = handle.node
+        _require(4, node is not None, "a dead handle is still registered")
+        while node is not None:
+            below[id(node)] += 1
+            node = node.parent
+    evictable = protected = 0
+    leaves = set()
+    for node in tree.nodes():
+        _check_node(node, tree.block_size)
+        _require(4, node.lock_ref == below[id(node)], f"{node!r} has {below[id(node)]} handles")
+        if node.lock_ref:
+            protected += len(node.blocks)
+        else:
+            evictable += len(node.blocks)
+            if node.children is None and not node.is_root:
+                leaves.add(node)
+    indexed = list(tree.evictable)
+    _require(5, len(indexed) == len(leaves), f"{len(indexed)} indexed of {len(leaves)} leaves")
+    _require(5, set(indexed) == leaves, "the eviction index holds other nodes than the leaves")
+    ages = [leaf.last_access for leaf in indexed]
+    _require(5, ages == sorted(ages), f"the eviction index is out of order: {ages}")
+    _require(2, evictable == tree.num_evictable_blocks, f"{evictable} evictable; {tree!r}")
+    _require(2, protected == tree.num_protected_blocks, f"{protected} protected; {tree!r}")
+
+
+def draw(tree: RadixTree) -> str:
+    """Return the tree as indented text, a line a node. Complexity: O(tokens)."""
+    lines = []
+    for node in tree.nodes():
+        depth = 0
+        above = node.parent
+        while above is not None:
+            depth, above = depth + 1, above.parent
+        label = f"root {node.namespace}" if node.is_root else f"{unpack_ids(node.key)}"
+        lines.append(f"{'  ' * depth}{label} -> {node.blocks} lock_ref={node.lock_ref}")
+    return "\n".join(lines)
+
+
+def _check_node(node: Node, block_size: int) -> None:
+    num_tokens = len(node.key) // ID_BYTES
+    above = node.parent.end_len if node.parent else 0
+    _require(3, node.end_len == above + num_tokens, f"{node!r} ends in the wrong place")
+    _require(3, num_tokens == len(node.blocks) * block_size, f"{node!r} has {num_tokens} tokens")
+    _require(3, node.is_root == (num_tokens == 0), f"{node!r} is empty, or a root that is not")
+    _require(3, node.children is None or len(node.children) > 0, f"{node!r} keeps an empty map")
+    first_blocks = []
+    for child in node.children or ():
+        first_blocks.append(child.first_block(block_size * ID_BYTES))
+        _require(3, child.parent is node, f"{child!r} does not point back to {node!r}")
+        _require(3, child.namespace == node.namespace, f"{child!r} is in another namespace")
+        _require(6, child.last_access <= node.last_access, f"{child!r} is younger than {node!r}")
+        assert node.children is not None
+        _require(3, node.children.exact(first_blocks[-1]) is child, f"{child!r} is misfiled")
+    _require(3, first_blocks == sorted(set(first_blocks)), f"{node!r}'s children are unsorted")
+
+
+def _check_lease(lease: Lease, tree: RadixTree) -> None:
+    _require(7, lease.handle is not None, f"{lease!r} is dead but held")
+    assert lease.handle is not None
+    path = tree.path_blocks(lease.handle)
+    shared = lease.table[: lease.num_shared].tolist()
+    _require(7, path == shared, f"the path is {path}, the table begins {shared}")
+
+
+def _check_req(req: Req, scheduler: Scheduler) -> None:
+    is_running = req.state is ReqState.RUNNING
+    _require(9, is_running == (req.req_id in scheduler.queues.running), f"{req!r} is misplaced")
+    _require(7, is_running == (req.lease is not None), f"{req!r} with {req.lease!r}")
+    _require(7, 0 <= req.computed_len < req.total_len, f"{req!r} has computed too much")
+    if req.lease is None:
+        return
+    block_size = scheduler.cache.block_size
+    covered = len(req.lease.table) * block_size
+    _require(7, req.computed_len <= covered < req.total_len + block_size, f"{req!r}: {covered}")
+    node = req.lease.handle.node if req.lease.handle else None
+    while node is not None:
+        start, end = node.end_len * ID_BYTES - len(node.key), node.end_len * ID_BYTES
+        _require(7, req.tokens[start:end] == node.key, f"{req!r} is locked to other tokens")
+        _require(10, node.namespace == req.spec.namespace, f"{req!r} reads another namespace")
+        node = node.parent
+
+
+def _check_in_flight(scheduler: Scheduler) -> None:
+    plan = scheduler.in_flight
+    if plan is None:
+        return
+    named = {block for row in plan.reqs for block in unpack_ids(row.block_table)}
+    named.update(block for copy in plan.copies for block in (copy.source, copy.target))
+    free = [block for block in named if scheduler.cache.pool.is_free(block)]  # type: ignore[arg-type]
+    _require(8, not free, f"step {plan.step} names the free blocks {free}")
+    sources = {copy.source for copy in plan.copies}
+    targets = [copy.target for copy in plan.copies]
+    _require(8, sources.isdisjoint(targets), "a block is copied from and to in one step")
+    _require(8, len(targets) == len(set(targets)), "two copies go to one block")
+
+
+def _check_idle(cache: PrefixCache) -> None:
+    _require(2, cache.num_private_blocks == 0, f"idle, but {cache!r}")
+    _require(2, cache.tree.num_protected_blocks == 0, f"idle, but {cache!r}")
+
+
+def _require(number: int, holds: bool, message: str) -> None:
+    if not holds:
+        raise InvariantError(number, message)

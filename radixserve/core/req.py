@@ -1,0 +1,172 @@
+"""`Req`: one sequence in the scheduler, and the table of what may happen to it.
+
+                admit             finish
+    WAITING ------------> RUNNING ------> FINISHED
+       ^  |                 |  |             ^
+       |  `-- finish -------|--|-------------'
+       `------ preempt -----'
+
+How far a Req has come is derived from three lengths, never stored as a phase:
+
+    tokens     [ p p p p p p p p | o o o ]       prompt, then output
+                         ^              ^
+                   computed_len      total_len
+    remaining_len = total_len - computed_len     1: a decode; more: (re)computing the prompt
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from radixserve.errors import InvariantError
+from radixserve.types import ID_BYTES, FinishReason, Namespace, ReqId, pack_ids
+
+if TYPE_CHECKING:
+    from radixserve.core.prefix_cache import Lease
+    from radixserve.types import PackedIds, SamplingParams, TokenId
+
+
+class ReqState(enum.Enum):
+    """Where a Req is. The inbox comes before the first of them."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class ReqEvent(enum.Enum):
+    """What can happen to a Req."""
+
+    ADMIT = "admit"
+    PREEMPT = "preempt"
+    FINISH = "finish"
+
+
+TRANSITIONS: dict[tuple[ReqState, ReqEvent], ReqState] = {
+    (ReqState.WAITING, ReqEvent.ADMIT): ReqState.RUNNING,
+    (ReqState.RUNNING, ReqEvent.PREEMPT): ReqState.WAITING,
+    (ReqState.WAITING, ReqEvent.FINISH): ReqState.FINISHED,
+    (ReqState.RUNNING, ReqEvent.FINISH): ReqState.FINISHED,
+}
+"""Anything that is not in here is a bug."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReqSpec:
+    """What a caller asks for. `params.seed` and the stop tokens have been filled in."""
+
+    req_id: ReqId
+    prompt: PackedIds
+    params: SamplingParams
+    namespace: Namespace = field(default_factory=Namespace)
+    priority: int = 0
+    """Higher goes first."""
+    fork_of: ReqId | None = None
+    """A running Req whose tokens this prompt extends: its partly filled block can be copied."""
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.prompt) // ID_BYTES
+
+
+class Req:
+    """One sequence. Written by the scheduler alone."""
+
+    __slots__ = (
+        "admitted_once",
+        "arrival",
+        "cached_len",
+        "computed_len",
+        "leader",
+        "leader_span",
+        "lease",
+        "num_preemptions",
+        "queued_at",
+        "spec",
+        "state",
+        "tokens",
+    )
+
+    def __init__(self, spec: ReqSpec, *, arrival: int, now: float) -> None:
+        self.spec = spec
+        self.arrival = arrival
+        """Place in the order of arrival; kept through preemptions."""
+        self.queued_at = now
+        """Seconds, on the clock that `schedule` is given."""
+        self.state = ReqState.WAITING
+        self.tokens = bytearray(spec.prompt)
+        """Packed prompt and output."""
+        self.computed_len = 0
+        """Leading tokens whose KV is valid."""
+        self.cached_len = 0
+        """Prompt tokens found in the cache at the first admission; later ones do not count."""
+        self.admitted_once = False
+        self.lease: Lease | None = None
+        self.num_preemptions = 0
+        self.leader: Req | None = None
+        """A running Req that is computing a prefix of this one's tokens."""
+        self.leader_span = 0
+        """How many leading tokens it has in common with this one."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<Req {self.req_id} {self.state.value} "
+            f"{self.computed_len}/{self.total_len} (prompt {self.prompt_len})>"
+        )
+
+    @property
+    def req_id(self) -> ReqId:
+        """The Req's name."""
+        return self.spec.req_id
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens in the prompt."""
+        return len(self.spec.prompt) // ID_BYTES
+
+    @property
+    def total_len(self) -> int:
+        """Tokens of prompt and output."""
+        return len(self.tokens) // ID_BYTES
+
+    @property
+    def output_len(self) -> int:
+        """Tokens produced."""
+        return (len(self.tokens) - len(self.spec.prompt)) // ID_BYTES
+
+    @property
+    def remaining_len(self) -> int:
+        """Tokens to compute before the next one can be sampled; at least 1."""
+        return (len(self.tokens) // ID_BYTES) - self.computed_len
+
+    @property
+    def max_total_len(self) -> int:
+        """Tokens of prompt and output when the Req ends at its own limit."""
+        return self.prompt_len + self.spec.params.max_tokens
+
+    def append(self, token: TokenId) -> None:
+        """Add an output token."""
+        self.tokens += pack_ids((token,))
+
+    def apply(self, event: ReqEvent) -> None:
+        """Change state as the table says.
+
+        Raises:
+            InvariantError: the table has no such transition (9).
+        """
+        after = TRANSITIONS.get((self.state, event))
+        if after is None:
+            raise InvariantError(9, f"{event.value} of {self!r}")
+        self.state = after
+
+    def ends_with(self, token: TokenId) -> FinishReason | None:
+        """Return why the Req is finished now that `token`, already appended, came; else None."""
+        params = self.spec.params
+        if token in params.stop_token_ids and self.output_len >= params.min_tokens:
+            return FinishReason.STOP
+        if self.output_len >= params.max_tokens:
+            return FinishReason.LENGTH
+        return None

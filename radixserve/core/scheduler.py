@@ -1,0 +1,291 @@
+"""The scheduler: which Reqs take part in the next step, and what a step's result means for them.
+
+    add / abort             -> inbox      at any time, on the owner's thread
+    plan    = schedule(now)               drains the inbox, decides, returns a frozen plan
+    result  = (somebody computes it)
+    outputs = update(plan, result)        or fail(plan, why)
+
+Tree, pool and queues change only inside `schedule`, `update` and `fail`. So there are no locks,
+and an abort cannot free a block that a kernel is writing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from radixserve.core.admission import never_fits
+from radixserve.core.plan import ReqOutput, StepPlan, StepResult
+from radixserve.core.policy import find_policy
+from radixserve.core.queues import Queues
+from radixserve.core.req import Req, ReqSpec
+from radixserve.core.stats import Counters, SchedulerStats
+from radixserve.core.step_builder import StepBuilder
+from radixserve.errors import InvariantError
+from radixserve.types import FinishReason, ReqId
+
+if TYPE_CHECKING:
+    from radixserve.config import SchedulerConfig
+    from radixserve.core.policy import QueuePolicy
+    from radixserve.core.prefix_cache import PrefixCache
+    from radixserve.types import TokenId
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """An inbox entry: end this Req for this reason."""
+
+    req_id: ReqId
+    reason: FinishReason
+
+
+class Scheduler:
+    """Continuous batching with prefix reuse, chunked prefill and preemption by recomputing.
+
+    Args:
+        cache: The KV memory; this scheduler is its only user.
+        config: Limits and the name of the queue policy.
+        max_model_len: Most tokens of prompt and output together.
+        policy: Order of the waiting queue, in place of the one that `config` names.
+    """
+
+    def __init__(
+        self,
+        cache: PrefixCache,
+        config: SchedulerConfig,
+        *,
+        max_model_len: int,
+        policy: QueuePolicy | None = None,
+    ) -> None:
+        self.cache = cache
+        self.max_model_len = max_model_len
+        self.queues = Queues()
+        self.counters = Counters()
+        self._builder = StepBuilder(
+            self.queues,
+            cache,
+            config,
+            policy or find_policy(config.schedule_policy),
+            self.counters,
+        )
+        self._inbox: deque[ReqSpec | _End] = deque()
+        self._live: set[ReqId] = set()
+        self._in_flight: StepPlan | None = None
+        self._pending: list[ReqOutput] = []
+
+    def __repr__(self) -> str:
+        tree = self.cache.tree
+        return (
+            f"<Scheduler waiting={len(self.queues.waiting)} running={len(self.queues.running)} | "
+            f"free={self.cache.pool.num_free} private={self.cache.num_private_blocks} "
+            f"evictable={tree.num_evictable_blocks} protected={tree.num_protected_blocks}>"
+        )
+
+    # -- the inbox -----------------------------------------------------------------------------
+
+    def refusal(self, prompt_len: int, max_tokens: int) -> str | None:
+        """Return why a Req of this size can never be served, with the numbers; None if it can."""
+        return never_fits(
+            prompt_len,
+            max_tokens,
+            max_model_len=self.max_model_len,
+            num_blocks=self.cache.pool.num_blocks,
+            block_size=self.cache.block_size,
+        )
+
+    def add(self, spec: ReqSpec) -> None:
+        """Put a Req in the inbox.
+
+        Mutates: the inbox only.
+        Raises:
+            InvariantError: the name is in use, the prompt is empty, or it can never fit (9).
+        """
+        why = self.refusal(spec.prompt_len, spec.params.max_tokens)
+        if spec.req_id in self._live or spec.prompt_len == 0 or why is not None:
+            raise InvariantError(9, f"{spec.req_id} cannot be added: {why or 'name or prompt'}")
+        self._live.add(spec.req_id)
+        self._inbox.append(spec)
+
+    def abort(self, req_id: ReqId, reason: FinishReason = FinishReason.ABORT) -> None:
+        """Ask for the end of a Req at the next `schedule`; unknown and finished names are ignored.
+
+        Mutates: the inbox only.
+        """
+        if req_id in self._live:
+            self._inbox.append(_End(req_id, reason))
+
+    def is_live(self, req_id: ReqId) -> bool:
+        """Whether a Req of this name has been added and has not finished."""
+        return req_id in self._live
+
+    @property
+    def live_ids(self) -> frozenset[ReqId]:
+        """Names in the inbox, waiting or running."""
+        return frozenset(self._live)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `schedule` or `update` would have anything to do."""
+        return bool(self._live or self._inbox or self._pending)
+
+    @property
+    def num_queued(self) -> int:
+        """Reqs that have been added and are not running."""
+        return len(self._live) - len(self.queues.running)
+
+    @property
+    def in_flight(self) -> StepPlan | None:
+        """The plan that has been given out and not been answered."""
+        return self._in_flight
+
+    # -- the step ------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> StepPlan:
+        """Decide the next step. The plan may be empty; `update` must be called all the same.
+
+        Args:
+            now: Seconds on any clock that only grows.
+        Mutates: queues, tree and pool.
+        Raises:
+            InvariantError: the last plan has not been answered (8).
+        """
+        if self._in_flight is not None:
+            raise InvariantError(8, "schedule() before the running plan's update()")
+        self._drain_inbox(now)
+        self._in_flight = self._builder.build(now)
+        return self._in_flight
+
+    def update(self, plan: StepPlan, result: StepResult) -> list[ReqOutput]:
+        """Take in a step's result: append tokens, publish blocks, finish what is finished.
+
+        Returns: one output for each Req that got a token or ended since the last call.
+        Mutates: queues, tree and pool.
+        """
+        self._land(plan)
+        for row, scheduled in enumerate(plan.reqs):
+            req = self.queues.running[scheduled.req_id]
+            error = result.row_errors.get(row)
+            if error is not None:
+                self._finish(req, FinishReason.ERROR, error=error)
+                continue
+            self._advance(req, scheduled.start + scheduled.extend_len, result.next_tokens[row])
+        return self._take_pending()
+
+    def fail(self, plan: StepPlan, why: str) -> list[ReqOutput]:
+        """Take in that a step could not be computed: its Reqs end with an error, nobody else's.
+
+        What they had published before this step stays; what this step may have half written is
+        private and goes.
+        """
+        self._land(plan)
+        for req in self._carried_by(plan):
+            self._finish(req, FinishReason.ERROR, error=why)
+        return self._take_pending()
+
+    def stats(self) -> SchedulerStats:
+        """Return counters and gauges as they are now."""
+        tree = self.cache.tree
+        return SchedulerStats(
+            num_waiting=self.num_queued,
+            num_running=len(self.queues.running),
+            num_blocks=self.cache.pool.num_blocks,
+            block_size=self.cache.block_size,
+            free_blocks=self.cache.pool.num_free,
+            private_blocks=self.cache.num_private_blocks,
+            evictable_blocks=tree.num_evictable_blocks,
+            protected_blocks=tree.num_protected_blocks,
+            prompt_tokens=self.counters.prompt_tokens,
+            cached_tokens=self.counters.cached_tokens,
+            output_tokens=self.counters.output_tokens,
+            preemptions=self.counters.preemptions,
+            evicted_blocks=self.cache.num_evicted_blocks,
+            steps=self.counters.steps,
+        )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _drain_inbox(self, now: float) -> None:
+        while self._inbox:
+            entry = self._inbox.popleft()
+            if isinstance(entry, ReqSpec):
+                self.queues.arrive(entry, now)
+            elif (req := self.queues.find(entry.req_id)) is not None:
+                self._finish(req, entry.reason)
+
+    def _land(self, plan: StepPlan) -> None:
+        """The plan's copies have been made, or given up with their Reqs."""
+        if self._in_flight is not plan:
+            raise InvariantError(8, f"an answer to step {plan.step}, which is not in flight")
+        self._in_flight = None
+        if plan.copies:
+            for req in self.queues.running.values():
+                assert req.lease is not None
+                self.cache.copy_made(req.lease)
+
+    def _carried_by(self, plan: StepPlan) -> list[Req]:
+        """Reqs that a plan computes for or copies to; a copy's target is a first private block."""
+        rows = {scheduled.req_id for scheduled in plan.reqs}
+        targets = {copy.target for copy in plan.copies}
+        return [
+            req
+            for req in self.queues.running.values()
+            if req.req_id in rows
+            or (req.lease is not None and not targets.isdisjoint(req.lease.private_blocks))
+        ]
+
+    def _advance(self, req: Req, computed_len: int, token: TokenId | None) -> None:
+        assert req.lease is not None
+        req.computed_len = computed_len
+        if computed_len // self.cache.block_size > req.lease.num_shared:
+            self.cache.commit(req.lease, bytes(req.tokens), computed_len)
+        if token is None:
+            return
+        req.append(token)
+        self.counters.output_tokens += 1
+        reason = req.ends_with(token)
+        if reason is None:
+            self._pending.append(_output(req, (token,)))
+        else:
+            self._finish(req, reason, new_tokens=(token,))
+
+    def _finish(
+        self,
+        req: Req,
+        reason: FinishReason,
+        *,
+        new_tokens: tuple[TokenId, ...] = (),
+        error: str | None = None,
+    ) -> None:
+        """The one way a Req ends: give everything back, emit the one final output.
+
+        Its full blocks are in the tree already: every step publishes what it filled.
+        """
+        if req.lease is not None:
+            self.cache.release(req.lease)
+            req.lease = None
+        self.queues.finish(req)
+        self._live.remove(req.req_id)
+        self._pending.append(_output(req, new_tokens, reason=reason, error=error))
+
+    def _take_pending(self) -> list[ReqOutput]:
+        outputs, self._pending = self._pending, []
+        return outputs
+
+
+def _output(
+    req: Req,
+    new_tokens: tuple[TokenId, ...],
+    *,
+    reason: FinishReason | None = None,
+    error: str | None = None,
+) -> ReqOutput:
+    return ReqOutput(
+        req_id=req.req_id,
+        new_token_ids=new_tokens,
+        prompt_len=req.prompt_len,
+        cached_len=req.cached_len,
+        output_len=req.output_len,
+        finish_reason=reason,
+        error=error,
+    )
