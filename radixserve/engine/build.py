@@ -1,0 +1,123 @@
+"""From settings to a running core: the one place that knows how the parts fit together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve.attention.select import select_backend
+from radixserve.core.prefix_cache import PrefixCache, UnsharedCache
+from radixserve.core.scheduler import Scheduler
+from radixserve.engine.engine_core import EngineCore
+from radixserve.engine.info import ModelInfo
+from radixserve.errors import ConfigError
+from radixserve.models.dtype import choose_dtype
+from radixserve.models.loader import load_model
+from radixserve.models.source import resolve_model
+from radixserve.runtime.kv_cache import KVCache, block_bytes
+from radixserve.runtime.memory import choose_num_blocks, free_memory_bytes
+from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.sampler import Sampler
+from radixserve.text.chat_template import ChatTemplate
+from radixserve.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from radixserve.config import CacheConfig, EngineConfig, ModelConfig
+    from radixserve.models.loader import LoadedModel
+    from radixserve.models.progress import Progress
+
+_log = logging.getLogger(__name__)
+
+
+def build_core(config: EngineConfig, *, progress: Progress | None = None) -> EngineCore:
+    """Load the model, size the pool, wire everything.
+
+    Args:
+        progress: Told about downloads and conversions.
+    Raises:
+        ConfigError: a setting or the model cannot be used; says which and why.
+    """
+    torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    folder = resolve_model(config.model.model, progress=progress)
+    tokenizer = Tokenizer.from_folder(folder)
+    template = ChatTemplate.from_folder(folder, tokenizer, override=_override(config.model))
+    dtype = choose_dtype(config.model.dtype)
+    loaded = load_model(folder, dtype=dtype)
+    kv_cache = _allocate_pool(config.cache, loaded, dtype)
+    scheduler = _build_scheduler(config, loaded, kv_cache.num_blocks)
+    vocab_size = min(tokenizer.vocab_size, loaded.spec.vocab_size)
+    runner = ModelRunner(
+        loaded.model,
+        kv_cache,
+        select_backend(
+            config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
+        ),
+        Sampler(vocab_size),
+    )
+    runner.warm_up()
+    return EngineCore(
+        scheduler=scheduler,
+        runner=runner,
+        tokenizer=tokenizer,
+        chat_template=template,
+        info=ModelInfo(
+            name=config.model.served_model_name or _name_of(config.model.model),
+            max_model_len=scheduler.max_model_len,
+            vocab_size=vocab_size,
+            kv_capacity_tokens=kv_cache.num_blocks * config.cache.block_size,
+            created=int(time.time()),
+            dtype=str(dtype).removeprefix("torch."),
+        ),
+        eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
+        max_queue_len=config.scheduler.max_queue_len,
+        seed=config.seed,
+    )
+
+
+def _override(config: ModelConfig) -> str | None:
+    if config.chat_template is None:
+        return None
+    try:
+        return Path(config.chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"chat_template: cannot read {config.chat_template}: {error}") from None
+
+
+def _allocate_pool(cache: CacheConfig, loaded: LoadedModel, dtype: torch.dtype) -> KVCache:
+    size = block_bytes(loaded.spec, cache.block_size, dtype)
+    num_blocks = choose_num_blocks(cache, block_bytes=size, free_bytes=free_memory_bytes())
+    _log.info(
+        "KV pool: %d blocks of %d tokens = %d tokens, %.2f GiB",
+        num_blocks,
+        cache.block_size,
+        num_blocks * cache.block_size,
+        num_blocks * size / 2**30,
+    )
+    return KVCache.allocate(loaded.spec, num_blocks, cache.block_size, dtype)
+
+
+def _build_scheduler(config: EngineConfig, loaded: LoadedModel, num_blocks: int) -> Scheduler:
+    cache_type = PrefixCache if config.cache.prefix_cache else UnsharedCache
+    wanted = config.model.max_model_len or loaded.spec.max_position
+    if wanted > loaded.spec.max_position:
+        raise ConfigError(
+            f"max_model_len is {wanted}, but the model holds {loaded.spec.max_position} tokens"
+        )
+    capacity = num_blocks * config.cache.block_size
+    if capacity < wanted:
+        _log.warning("the context is cut from %d to the pool's %d tokens", wanted, capacity)
+    return Scheduler(
+        cache_type(num_blocks=num_blocks, block_size=config.cache.block_size),
+        config.scheduler,
+        max_model_len=min(wanted, capacity),
+    )
+
+
+def _name_of(model: str) -> str:
+    path = Path(model)
+    return path.stem if path.suffix == ".gguf" else path.name if path.exists() else model

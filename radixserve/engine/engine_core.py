@@ -1,0 +1,245 @@
+"""`EngineCore`: scheduler, runner and text in one steppable object. No asyncio, no threads.
+
+    begin(request)          validate, put a Req in the scheduler's inbox
+    plan = schedule()
+    result = compute(plan)  the only slow part; sees nothing but the plan
+    events = land(plan, result)
+
+`step()` does the last three in a row. The asyncio driver runs `compute` in a worker thread.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from radixserve.core.req import ReqSpec
+from radixserve.engine.metrics import EngineMetrics
+from radixserve.engine.output import OutputText
+from radixserve.engine.timing import Timing
+from radixserve.errors import (
+    BackendError,
+    InvalidRequestError,
+    InvariantError,
+    PromptTooLongError,
+    QueueFullError,
+)
+from radixserve.types import FinishReason, Namespace, ReqId, pack_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from radixserve.core.plan import ReqOutput, StepPlan, StepResult
+    from radixserve.core.scheduler import Scheduler
+    from radixserve.core.stats import SchedulerStats
+    from radixserve.engine.info import ModelInfo
+    from radixserve.engine.request import GenerateRequest, TextDelta
+    from radixserve.runtime.model_runner import ModelRunner
+    from radixserve.text.chat_template import ChatTemplate
+    from radixserve.text.tokenizer import Tokenizer
+
+MAX_IDLE_STEPS = 3
+"""Steps in a row that may do nothing although Reqs are alive, before that is called a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """What a step meant for one request: more text, or an error that ended it."""
+
+    req_id: ReqId
+    delta: TextDelta
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Live:
+    """The engine's side of a live Req."""
+
+    output: OutputText
+    timing: Timing
+    is_ended: bool = False
+    """Its last event has been given out; what the scheduler still says of it is dropped."""
+
+
+class EngineCore:
+    """One model behind one scheduler.
+
+    Args:
+        scheduler: Plans steps; this engine is its only user.
+        runner: Computes them.
+        tokenizer: Of the served model.
+        chat_template: Of the served model.
+        info: What clients may know.
+        eos_token_ids: Ids that end an output unless a request ignores them.
+        max_queue_len: Most requests waiting.
+        seed: Seeds the requests that bring none; None takes the system's entropy.
+        clock: Seconds; only differences matter.
+    """
+
+    def __init__(  # noqa: PLR0913  the composition of everything below
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate,
+        info: ModelInfo,
+        eos_token_ids: frozenset[int],
+        max_queue_len: int,
+        seed: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.info = info
+        self.metrics = EngineMetrics(scheduler.stats, model_name=info.name)
+        self._runner = runner
+        self._eos_token_ids = eos_token_ids
+        self._max_queue_len = max_queue_len
+        self._seeds = Random(seed)
+        self._clock = clock
+        self._live: dict[ReqId, _Live] = {}
+        self._idle_steps = 0
+        self._names = 0
+
+    def __repr__(self) -> str:
+        return f"<EngineCore {self.info.name} {self.scheduler!r}>"
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self.scheduler.has_work
+
+    def stats(self) -> SchedulerStats:
+        """Return counters and gauges as they are now."""
+        return self.scheduler.stats()
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def check(self, request: GenerateRequest) -> None:
+        """Refuse a request that can never be served. Changes nothing.
+
+        Raises:
+            InvalidRequestError: the prompt is empty or names unknown tokens, the id is in use.
+            PromptTooLongError: prompt and output cannot fit, however long they wait.
+        """
+        ids = request.prompt_ids
+        if not ids:
+            raise InvalidRequestError("the prompt is empty", param="prompt")
+        if min(ids) < 0 or max(ids) >= self.info.vocab_size:
+            raise InvalidRequestError(
+                f"token ids must be from 0 to {self.info.vocab_size - 1}", param="prompt"
+            )
+        why = self.scheduler.refusal(len(ids), request.params.max_tokens)
+        if why is not None:
+            raise PromptTooLongError(why, param="prompt")
+        if request.request_id and self.scheduler.is_live(ReqId(request.request_id)):
+            raise InvalidRequestError(
+                f"the request id {request.request_id!r} is in use", param="request_id"
+            )
+
+    def begin(self, request: GenerateRequest) -> ReqId:
+        """Accept a request: it waits in the inbox from now on.
+
+        Returns: its name.
+        Raises:
+            QueueFullError: too many are waiting; and what `check` raises.
+        Mutates: the inbox.
+        """
+        self.check(request)
+        if self.scheduler.num_queued >= self._max_queue_len:
+            raise QueueFullError(
+                f"{self._max_queue_len} requests are waiting already; try again later"
+            )
+        spec = self._spec_of(request)
+        self.scheduler.add(spec)
+        output = OutputText(request, self.tokenizer)
+        self._live[spec.req_id] = _Live(output, Timing(self._clock()))
+        return spec.req_id
+
+    def end(self, req_id: ReqId) -> None:
+        """Give a request up; it is gone after the step that runs now. Unknown names are ignored."""
+        self.scheduler.abort(req_id)
+
+    # -- the step ------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step."""
+        return self.scheduler.schedule(self._clock())
+
+    def compute(self, plan: StepPlan) -> StepResult:
+        """Run a plan's forward pass. The only part that may run in another thread.
+
+        Raises:
+            BackendError: it failed.
+        """
+        return self._runner.execute(plan)
+
+    def land(self, plan: StepPlan, result: StepResult | BackendError) -> list[StepEvent]:
+        """Take in a step's result, or why there is none.
+
+        Returns: what happened to each request.
+        Raises:
+            InvariantError: Reqs are alive and nothing moves.
+        """
+        if isinstance(result, BackendError):
+            outputs = self.scheduler.fail(plan, str(result))
+        else:
+            outputs = self.scheduler.update(plan, result)
+        self._watch_progress(plan, outputs)
+        return list(self._events(outputs))
+
+    def step(self) -> list[StepEvent]:
+        """Plan, compute and land one step."""
+        plan = self.schedule()
+        try:
+            result: StepResult | BackendError = self.compute(plan)
+        except BackendError as failure:
+            result = failure
+        return self.land(plan, result)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _spec_of(self, request: GenerateRequest) -> ReqSpec:
+        params = request.params
+        stops = params.stop_token_ids
+        if not request.ignore_eos:
+            stops |= self._eos_token_ids
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
+        self._names += 1
+        return ReqSpec(
+            req_id=ReqId(request.request_id or f"req-{self._names}"),
+            prompt=pack_ids(request.prompt_ids),
+            params=replace(params, stop_token_ids=stops, seed=seed),
+            namespace=Namespace(model=self.info.name, salt=request.cache_salt),
+            priority=request.priority,
+            fork_of=ReqId(request.fork_of) if request.fork_of else None,
+        )
+
+    def _watch_progress(self, plan: StepPlan, outputs: list[ReqOutput]) -> None:
+        is_idle = not plan.reqs and not outputs and bool(self.scheduler.live_ids)
+        self._idle_steps = self._idle_steps + 1 if is_idle else 0
+        if self._idle_steps >= MAX_IDLE_STEPS:
+            raise InvariantError(9, f"Reqs are alive and nothing moves: {self.scheduler!r}")
+
+    def _events(self, outputs: list[ReqOutput]) -> Iterator[StepEvent]:
+        now = self._clock()
+        for output in outputs:
+            live = self._live[output.req_id]
+            if not live.is_ended:
+                yield self._event(live, output, now)
+            if output.finish_reason is not None:
+                del self._live[output.req_id]
+
+    def _event(self, live: _Live, output: ReqOutput, now: float) -> StepEvent:
+        delta = live.output.push(output)
+        live.timing.saw(len(output.new_token_ids), now)
+        if delta.finish_reason is not None:
+            live.is_ended = True
+            self.metrics.observe(live.timing, delta)
+            if output.finish_reason is None:
+                self.scheduler.abort(output.req_id, FinishReason.STOP)
+        return StepEvent(output.req_id, delta, output.error)

@@ -1,0 +1,72 @@
+"""What goes into an engine and what comes out: frozen values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from radixserve.types import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from radixserve.types import FinishReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One sequence to be continued.
+
+    `params.stop_token_ids` are the caller's own; the engine adds the model's end-of-sequence ids
+    unless `ignore_eos`.
+    """
+
+    prompt_ids: Sequence[int]
+    params: SamplingParams = field(default_factory=SamplingParams)
+    stop: tuple[str, ...] = ()
+    """Strings that end the output."""
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    cache_salt: str = ""
+    """Requests with different salts never share KV."""
+    priority: int = 0
+    """Higher goes first."""
+    request_id: str = ""
+    """Unique among the live requests; made by the engine when empty."""
+    fork_of: str = ""
+    """A running request whose tokens this prompt extends: even its partly filled block is
+    shared, by a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request so far."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that came from the prefix cache."""
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """What one step, or several if the reader is slow, added to a request's output."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    """Set in the last delta only."""
+    stop_reason: str | int | None
+    """The stop string, or the caller's stop token, that ended the output."""
+    usage: Usage
+
+    def merged_with(self, later: TextDelta) -> TextDelta:
+        """Return one delta that says what this one and then `later` say."""
+        return TextDelta(
+            self.text + later.text,
+            self.token_ids + later.token_ids,
+            later.finish_reason,
+            later.stop_reason,
+            later.usage,
+        )
