@@ -55,7 +55,8 @@ class AsyncEngine:
         self.core = core
         self._streams: dict[ReqId, RequestStream] = {}
         self._wake = asyncio.Event()
-        self._drained = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._task: asyncio.Task[None] | None = None
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="radixserve-step")
         self._is_stopping = False
@@ -125,7 +126,7 @@ class AsyncEngine:
         if self._task is None:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._until_drained(), grace_s)
+            await asyncio.wait_for(self._idle.wait(), grace_s)
         for req_id, stream in list(self._streams.items()):
             stream.fail(RequestAbortedError("the server is shutting down"))
             self.core.end(req_id)
@@ -151,6 +152,7 @@ class AsyncEngine:
         self._require_ready()
         req_id = self.core.begin(request)
         self._streams[req_id] = stream
+        self._idle.clear()
         self._wake.set()
         return req_id
 
@@ -174,17 +176,16 @@ class AsyncEngine:
                 if self.core.has_work:
                     await self._step()
                 else:
-                    self._drained.set()
+                    self._idle.set()
                     await self._wake.wait()
                     self._wake.clear()
         except Exception as death:
             _log.exception("the engine has stopped")
             self._die(death)
         finally:
-            self._drained.set()
+            self._idle.set()
 
     async def _step(self) -> None:
-        self._drained.clear()
         plan = self.core.schedule()
         result = await self._compute(plan)
         for event in self.core.land(plan, result):
@@ -213,11 +214,6 @@ class AsyncEngine:
             stream.put(event.delta)
         if reason is not None:
             del self._streams[event.req_id]
-
-    async def _until_drained(self) -> None:
-        while self._streams or self.core.has_work:
-            await self._drained.wait()
-            await asyncio.sleep(0.005)
 
     def _die(self, death: BaseException) -> None:
         self._death = death
