@@ -1,0 +1,78 @@
+"""A Llama-family decoder over a flat batch: rows of many requests, no padding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from radixserve.models.layers import DecoderLayer, RMSNorm
+from radixserve.models.rotary import RotaryTable
+
+if TYPE_CHECKING:
+    from radixserve.attention.backend import AttentionBackend
+    from radixserve.models.config import ModelSpec
+
+
+class CausalLM(nn.Module):
+    """Embedding, layers, final norm and output head.
+
+    The weights are left unwritten; `models.loader` fills them and proves that it filled them all.
+
+    Args:
+        spec: The model's shape.
+        dtype: Of the weights and of the computation.
+    """
+
+    def __init__(self, spec: ModelSpec, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        shape = (spec.vocab_size, spec.hidden_size)
+        self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, layer_id, dtype=dtype) for layer_id in range(spec.num_layers)
+        )
+        self.norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps, dtype=dtype)
+        self.is_tied = spec.tie_word_embeddings
+        self.head = (
+            self.embedding
+            if self.is_tied
+            else nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        )
+        self.rotary = RotaryTable(
+            spec.rotary, head_dim=spec.head_dim, max_position=spec.max_position
+        )
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend) -> Tensor:
+        """Return the last hidden state of every row, after the final norm.
+
+        Args:
+            token_ids: [T], int64.
+            positions: [T], int64, each below the model's max_position.
+            attention: Planned for this batch.
+        Returns:
+            [T, hidden_size], in the model's dtype.
+        Mutates:
+            the KV pool that `attention` writes to.
+        """
+        x = F.embedding(token_ids, self.embedding)
+        cos, sin = self.rotary(positions)
+        for layer in self.layers:
+            x = layer(x, cos, sin, attention)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [R, vocab_size] in float32 of R rows of `forward`'s output."""
+        return F.linear(hidden, self.head).float()
+
+    def checkpoint_targets(self) -> dict[str, Tensor]:
+        """Return, for each tensor that a checkpoint must have, the view to write it into."""
+        targets: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding}
+        for layer in self.layers:
+            assert isinstance(layer, DecoderLayer)
+            targets |= layer.checkpoint_targets()
+        targets |= self.norm.checkpoint_targets("model.norm")
+        if not self.is_tied:
+            targets["lm_head.weight"] = self.head
+        return targets

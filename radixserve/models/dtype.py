@@ -1,0 +1,45 @@
+"""Which precision a model computes in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from radixserve.errors import ModelLoadError
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def choose_dtype(setting: str) -> torch.dtype:
+    """Return the dtype that `setting` names; "auto" asks the processor.
+
+    bfloat16 pays only where the processor multiplies it natively; elsewhere it is slower than
+    float32.
+
+    Args:
+        setting: "auto", "float32" or "bfloat16".
+    Raises:
+        ModelLoadError: the setting is none of these.
+    """
+    if setting == "auto":
+        return torch.bfloat16 if has_native_bfloat16() else torch.float32
+    if setting not in _DTYPES:
+        raise ModelLoadError(f"dtype must be auto, float32 or bfloat16; got {setting!r}")
+    return _DTYPES[setting]
+
+
+def has_native_bfloat16(cpu_info: Path = _CPU_INFO) -> bool:
+    """Whether this processor multiplies bfloat16 in hardware; False where it cannot be known.
+
+    Args:
+        cpu_info: Linux's description of the processor.
+    """
+    try:
+        lines = cpu_info.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return False
+    flags = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
+    return any(_NATIVE_BFLOAT16 & set(line.split()) for line in flags)
