@@ -1,0 +1,62 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from radixserve.server.generation import (
+    Prompt,
+    answer,
+    check_model,
+    envelope_for,
+    generate_requests_for,
+    off_the_loop,
+    read_json,
+)
+from radixserve.server.protocol.chat import parse_chat
+from radixserve.server.protocol.choices import ChatShape
+from radixserve.server.request_id import new_id
+from radixserve.server.state import ENGINE, HTTP_CONFIG
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from radixserve.server.protocol.chat import ChatRequest
+    from radixserve.text.chat_template import ChatTemplate
+
+
+async def post_chat(request: web.Request) -> web.StreamResponse:
+    """Answer a conversation."""
+    engine = request.app[ENGINE]
+    ignore_unknown = request.app[HTTP_CONFIG].unknown_fields == "ignore"
+    fields = parse_chat(await read_json(request), ignore_unknown=ignore_unknown)
+    check_model(fields.model, engine.info)
+    answer_id = new_id("chatcmpl")
+    envelope = envelope_for(fields, engine.info, answer_id=answer_id, shape=ChatShape())
+    ids = await _prompt_ids(fields, engine.chat_template)
+    requests = generate_requests_for(
+        fields,
+        [Prompt(ids, "messages")],
+        engine.info,
+        answer_id=answer_id,
+        asked_tokens=fields.asked_tokens,
+        default_tokens=None,
+    )
+    return await answer(request, engine, requests, envelope, stream=fields.stream)
+
+
+async def _prompt_ids(fields: ChatRequest, template: ChatTemplate) -> list[int]:
+    """Return the token ids of the rendered conversation.
+
+    Raises:
+        InvalidRequestError: there is no template, or it refuses these messages.
+    """
+    return await off_the_loop(
+        fields.text_len,
+        lambda: template.encode(
+            fields.template_messages(),
+            add_generation_prompt=fields.opens_turn,
+            continue_final_message=fields.continue_final_message,
+            template_kwargs=fields.chat_template_kwargs,
+        ),
+    )

@@ -1,0 +1,18 @@
+"""What the handlers share, under typed keys of the application."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from radixserve.config import HttpConfig
+    from radixserve.engine.async_engine import AsyncEngine
+
+ENGINE: web.AppKey[AsyncEngine] = web.AppKey("engine")
+TURNS: web.AppKey[asyncio.Semaphore] = web.AppKey("turns")
+"""Bounds the requests that are prepared in one round of the event loop."""
+HTTP_CONFIG: web.AppKey[HttpConfig] = web.AppKey("http_config")
