@@ -1,0 +1,77 @@
+"""What a request's parameters do to its logits before a token is chosen.
+
+In this order: repetition penalty, presence and frequency penalties, logit bias, and last the mask
+that keeps every stop token out until `min_tokens` are there, so that no bias can lift it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from radixserve.core.plan import SamplingState
+    from radixserve.types import PackedIds
+
+    Ids: TypeAlias = NDArray[np.int32]
+
+Logits: TypeAlias = "NDArray[np.float32]"
+
+
+def has_edits(state: SamplingState) -> bool:
+    """Whether `edit_logits` would change anything for this row."""
+    params = state.params
+    return params.has_penalties or bool(params.logit_bias) or _holds_stops_back(state)
+
+
+def edit_logits(logits: Logits, state: SamplingState) -> Logits:
+    """Return one row's logits as the request's parameters change them; the row itself stays.
+
+    Ids beyond the row are left out: no token that cannot be chosen needs an edit.
+
+    Args:
+        logits: [vocab], float32.
+        state: The request's parameters and, where it has penalties, its tokens so far.
+    Source: ids seen by a penalty come from the request alone, whatever was cached
+        (llama.cpp #8971); the mask covers every stop id (vllm #5849).
+    """
+    edited = logits.copy()
+    if state.params.has_penalties:
+        _apply_penalties(edited, state)
+    for token, bias in state.params.logit_bias:
+        if token < len(edited):
+            edited[token] += bias
+    if _holds_stops_back(state):
+        edited[_within(state.params.stop_token_ids, len(edited))] = -np.inf
+    return edited
+
+
+def _holds_stops_back(state: SamplingState) -> bool:
+    return state.output_len < state.params.min_tokens and bool(state.params.stop_token_ids)
+
+
+def _apply_penalties(logits: Logits, state: SamplingState) -> None:
+    params = state.params
+    if params.repetition_penalty != 1.0:
+        seen, _ = _count(state.prompt_ids + state.output_ids, len(logits))
+        values, penalty = logits[seen], np.float32(params.repetition_penalty)
+        logits[seen] = np.where(values > 0, values / penalty, values * penalty)
+    generated, counts = _count(state.output_ids, len(logits))
+    logits[generated] -= np.float32(params.presence_penalty)
+    logits[generated] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
+
+
+def _count(packed: PackedIds, vocab_len: int) -> tuple[Ids, NDArray[np.int64]]:
+    """Return the distinct ids of a run that lie in the vocabulary, and how often each occurs."""
+    ids, counts = np.unique(np.frombuffer(packed, dtype=np.int32), return_counts=True)
+    is_known = ids < vocab_len
+    return ids[is_known], counts[is_known]
+
+
+def _within(tokens: Iterable[int], vocab_len: int) -> list[int]:
+    return [token for token in tokens if token < vocab_len]

@@ -1,0 +1,105 @@
+"""`ModelRunner`: a StepPlan in, a StepResult out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
+from radixserve.errors import BackendError, RadixServeError
+from radixserve.runtime.batch import build_batch
+from radixserve.runtime.sampler import RowError
+from radixserve.types import ReqId, SamplingParams, pack_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from radixserve.attention.backend import AttentionBackend
+    from radixserve.models.decoder import CausalLM
+    from radixserve.runtime.kv_cache import KVCache
+    from radixserve.runtime.sampler import Sampler
+    from radixserve.types import TokenId
+
+
+class ModelRunner:
+    """Runs the model over the KV pool. Keeps nothing about a Req between two plans.
+
+    Args:
+        model: The decoder; its KV goes through `attention`.
+        kv_cache: The pool that the plans' block ids name.
+        attention: A backend built over the layers of `kv_cache`.
+        sampler: Chooses the next tokens.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        kv_cache: KVCache,
+        attention: AttentionBackend,
+        sampler: Sampler,
+    ) -> None:
+        self._model = model
+        self._kv_cache = kv_cache
+        self._attention = attention
+        self._sampler = sampler
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Make the plan's copies, compute its tokens, and sample where it says so.
+
+        Logits are computed only for the rows that sample. A row whose logits are not finite fails
+        alone and is named in `row_errors`.
+
+        Raises:
+            BackendError: the forward pass failed; what it wrote to the plan's blocks is void.
+        Mutates: the pool's slots that the plan's tokens and copies go to.
+        """
+        try:
+            with torch.inference_mode():
+                return self._execute(plan)
+        except RadixServeError:
+            raise
+        except Exception as error:
+            raise BackendError(f"step {plan.step} failed: {error}") from error
+
+    def warm_up(self) -> None:
+        """Compute one token in block 0, so that what cannot run fails before a port is opened.
+
+        Only for a pool of which no block is in use.
+
+        Raises:
+            BackendError: the forward pass failed.
+        """
+        greedy = SamplingState(SamplingParams(temperature=0.0), output_len=0)
+        token = block = pack_ids([0])
+        self.execute(StepPlan(0, (ScheduledReq(ReqId("warm-up"), token, 0, block, greedy),)))
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        self._kv_cache.copy_blocks(plan.copies)
+        if not plan.reqs:
+            return StepResult(plan.step, ())
+        batch = build_batch(plan, self._kv_cache.block_size)
+        self._attention.plan(batch.metadata)
+        hidden = self._model(batch.token_ids, batch.positions, self._attention)
+        states = [req.sampling for req in plan.reqs if req.sampling is not None]
+        return _as_result(plan, self._sample(hidden[batch.sample_rows], states))
+
+    def _sample(self, hidden: Tensor, states: Sequence[SamplingState]) -> list[TokenId | RowError]:
+        if not states:
+            return []
+        return self._sampler.sample(self._model.compute_logits(hidden), states)
+
+
+def _as_result(plan: StepPlan, sampled: Sequence[TokenId | RowError]) -> StepResult:
+    """Return the sampled values, one a sampling Req, spread over all of the plan's Reqs."""
+    next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
+    row_errors: dict[int, str] = {}
+    rows = (row for row, req in enumerate(plan.reqs) if req.sampling is not None)
+    for row, value in zip(rows, sampled, strict=True):
+        if isinstance(value, RowError):
+            row_errors[row] = value.message
+        else:
+            next_tokens[row] = value
+    return StepResult(plan.step, tuple(next_tokens), row_errors)

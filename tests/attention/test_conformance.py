@@ -1,0 +1,104 @@
+"""Every backend, held to the same cases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radixserve.attention.backend import AttentionBackend, LayerKV
+from radixserve.attention.build import build_metadata
+from radixserve.attention.reference import ReferenceAttention
+from radixserve.errors import BackendUnavailableError, InvariantError
+from radixserve.types import pack_ids
+from tests.attention.conformance import CASES, Case, check_attention_backend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def make_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
+    return ReferenceAttention(layers, num_qo_heads=num_qo_heads)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_reference_agrees_with_dense_attention(case: Case) -> None:
+    check_attention_backend(make_reference, [case])
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    lens = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 40)), min_size=1, max_size=6))
+    block_size = draw(st.sampled_from([1, 2, 3, 16]))
+    shared_blocks = draw(st.integers(0, 2))
+    return Case(
+        name="drawn",
+        qo_lens=tuple(qo_len for qo_len, _ in lens),
+        starts=tuple(start + shared_blocks * block_size for _, start in lens),
+        block_size=block_size,
+        num_kv_heads=draw(st.integers(1, 3)),
+        group_size=draw(st.integers(1, 4)),
+        head_dim=draw(st.sampled_from([8, 64])),
+        shared_blocks=shared_blocks,
+        is_scattered=draw(st.booleans()),
+        seed=draw(st.integers(0, 1000)),
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(cases())
+def test_reference_agrees_with_dense_attention_on_drawn_batches(case: Case) -> None:
+    check_attention_backend(make_reference, [case])
+
+
+def make_layer(*, num_kv_heads: int = 2) -> LayerKV:
+    shape = (4, 4, num_kv_heads, 8)
+    return LayerKV(k=torch.zeros(shape), v=torch.zeros(shape))
+
+
+def test_the_scale_multiplies_the_scores() -> None:
+    backend = ReferenceAttention([make_layer(num_kv_heads=1)], num_qo_heads=1, scale=0.0)
+    backend.plan(build_metadata(qo_lens=[2], starts=[0], tables=[pack_ids([1])], block_size=4))
+    q = k = torch.randn(2, 1, 8)
+    v = torch.stack([torch.zeros(1, 8), torch.ones(1, 8)])
+
+    out = backend.run(0, q, k, v)
+
+    torch.testing.assert_close(out[1], torch.full((1, 8), 0.5))
+
+
+def test_a_plan_made_in_inference_mode_runs_outside_of_it() -> None:
+    backend = ReferenceAttention([make_layer(num_kv_heads=1)], num_qo_heads=1)
+    with torch.inference_mode():
+        backend.plan(build_metadata(qo_lens=[1], starts=[0], tables=[pack_ids([1])], block_size=4))
+    v = torch.randn(1, 1, 8)
+
+    assert torch.equal(backend.run(0, torch.randn(1, 1, 8), torch.randn(1, 1, 8), v), v)
+
+
+def test_run_without_a_plan_is_refused() -> None:
+    backend = ReferenceAttention([make_layer()], num_qo_heads=2)
+    rows = torch.zeros(1, 2, 8)
+    with pytest.raises(InvariantError, match="planned for 0 tokens, not 1"):
+        backend.run(0, rows, rows, rows)
+
+
+def test_run_with_other_rows_than_planned_is_refused() -> None:
+    backend = ReferenceAttention([make_layer()], num_qo_heads=2)
+    backend.plan(build_metadata(qo_lens=[2], starts=[0], tables=[pack_ids([1])], block_size=4))
+    rows = torch.zeros(3, 2, 8)
+    with pytest.raises(InvariantError, match="planned for 2 tokens, not 3"):
+        backend.run(0, rows, rows, rows)
+
+
+def test_a_pool_without_layers_is_refused() -> None:
+    with pytest.raises(BackendUnavailableError, match="at least one layer"):
+        ReferenceAttention([], num_qo_heads=2)
+
+
+def test_query_heads_that_no_whole_group_makes_are_refused() -> None:
+    with pytest.raises(BackendUnavailableError, match="3 query heads over 2 KV heads"):
+        ReferenceAttention([make_layer()], num_qo_heads=3)
