@@ -14,24 +14,16 @@ loader for the dtype, `runtime.memory` for the pool) fills it in and says so in 
 
 from __future__ import annotations
 
-import dataclasses
-import tomllib
-import typing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Literal
 
 from radixserve.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """The name of the model that `radixserve pull` fetches and that is served when none is named."""
 
-ConfigT = TypeVar("ConfigT")
 
-
-def _require(condition: bool, key: str, allowed: str, value: object) -> None:  # noqa: FBT001
+def _require(condition: bool, key: str, allowed: str, value: object) -> None:
     if not condition:
         raise ConfigError(f"{key} must be {allowed}; got {value!r}")
 
@@ -156,6 +148,14 @@ class EngineConfig:
     seed: int | None = None
     """Seeds the requests that bring no seed of their own; from the system's entropy when None."""
 
+    def __post_init__(self) -> None:
+        _require(
+            self.num_threads is None or self.num_threads >= 1,
+            "num_threads",
+            "at least 1",
+            self.num_threads,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
@@ -164,7 +164,7 @@ class HttpConfig:
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any free port; the banner says which."""
-    api_key: str | None = None
+    api_key: str | None = field(default=None, repr=False)
     """When set, every route but /health, /ready and /metrics asks for it."""
     max_body_bytes: int = 16 * 1024 * 1024
     unknown_fields: Literal["refuse", "ignore"] = "refuse"

@@ -1,0 +1,248 @@
+"""The flags that name settings: each stands for one dotted key of `ServerConfig`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from radixserve.cli.byte_count import parse_byte_count
+from radixserve.config import ServerConfig
+from radixserve.config_file import load_config, parse_override
+from radixserve.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Groups: TypeAlias = "Mapping[str, tuple[Flag, ...]]"
+"""Title -> flags."""
+
+
+def read_byte_count(text: str) -> int:
+    """Return the bytes of a flag's value, or tell argparse what is wrong with it."""
+    try:
+        return parse_byte_count(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `read` turns its text into the setting's value; the settings check the range."""
+
+    name: str
+    key: str
+    meaning: str
+    read: Callable[[str], object] = str
+    metavar: str = "N"
+    choices: tuple[str, ...] | None = None
+    turns_off: bool = False
+    """A flag without a value that sets its key to False."""
+
+    @property
+    def dest(self) -> str:
+        """Its attribute in the parsed arguments."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+
+MODEL_FLAGS = (
+    Flag("--model", "engine.model.model", "a folder, a GGUF file or a model id", metavar="MODEL"),
+    Flag(
+        "--served-model-name",
+        "engine.model.served_model_name",
+        "the name clients use (default: the model's own)",
+        metavar="NAME",
+    ),
+    Flag(
+        "--dtype",
+        "engine.model.dtype",
+        "precision of weights and KV; auto is bfloat16 where the CPU multiplies it natively",
+        choices=("auto", "float32", "bfloat16"),
+    ),
+    Flag(
+        "--max-model-len",
+        "engine.model.max_model_len",
+        "most tokens of prompt and output together (default: the model's own limit)",
+        read=int,
+    ),
+    Flag(
+        "--chat-template",
+        "engine.model.chat_template",
+        "a Jinja file that replaces the model's chat template",
+        metavar="FILE",
+    ),
+)
+
+CACHE_FLAGS = (
+    Flag("--block-size", "engine.cache.block_size", "tokens a block", read=int),
+    Flag(
+        "--num-blocks",
+        "engine.cache.num_blocks",
+        "exact number of blocks (default: by memory)",
+        read=int,
+    ),
+    Flag(
+        "--kv-cache-memory-bytes",
+        "engine.cache.kv_cache_memory_bytes",
+        "memory of the KV cache, as in 2GiB (default: --memory-fraction)",
+        read=read_byte_count,
+        metavar="BYTES",
+    ),
+    Flag(
+        "--memory-fraction",
+        "engine.cache.memory_fraction",
+        "share of the memory free after loading that the KV cache takes",
+        read=float,
+        metavar="F",
+    ),
+    Flag(
+        "--no-prefix-cache",
+        "engine.cache.prefix_cache",
+        "compute every prompt in full, for comparisons",
+        turns_off=True,
+    ),
+)
+
+SCHEDULER_FLAGS = (
+    Flag("--max-num-seqs", "engine.scheduler.max_num_seqs", "most sequences in a step", read=int),
+    Flag(
+        "--max-num-batched-tokens",
+        "engine.scheduler.max_num_batched_tokens",
+        "most tokens computed in a step",
+        read=int,
+    ),
+    Flag(
+        "--prefill-chunk-len",
+        "engine.scheduler.prefill_chunk_len",
+        "most tokens of one prompt in a step (default: --max-num-batched-tokens)",
+        read=int,
+    ),
+    Flag(
+        "--schedule-policy",
+        "engine.scheduler.schedule_policy",
+        "lpm admits the longest cached prefix first, fcfs in order of arrival",
+        choices=("lpm", "fcfs"),
+    ),
+    Flag(
+        "--max-wait-s",
+        "engine.scheduler.max_wait_s",
+        "seconds after which a request goes before all younger ones",
+        read=float,
+        metavar="S",
+    ),
+    Flag(
+        "--max-queue-len",
+        "engine.scheduler.max_queue_len",
+        "most waiting requests; beyond it the answer is 429",
+        read=int,
+    ),
+)
+
+COMPUTE_FLAGS = (
+    Flag(
+        "--attention-backend",
+        "engine.attention.backend",
+        "which attention kernels run",
+        choices=("auto", "reference"),
+    ),
+    Flag("--num-threads", "engine.num_threads", "threads (default: all cores)", read=int),
+    Flag(
+        "--seed",
+        "engine.seed",
+        "for requests that bring no seed (default: another at each start)",
+        read=int,
+    ),
+)
+
+HTTP_FLAGS = (
+    Flag("--host", "http.host", "address to listen on", metavar="HOST"),
+    Flag("--port", "http.port", "port to listen on; 0 takes any free one", read=int),
+    Flag("--api-key", "http.api_key", "key that clients must send (default: none)", metavar="KEY"),
+    Flag(
+        "--max-body-bytes",
+        "http.max_body_bytes",
+        "largest request body, as in 16MiB",
+        read=read_byte_count,
+        metavar="BYTES",
+    ),
+    Flag(
+        "--unknown-fields",
+        "http.unknown_fields",
+        "what happens to request fields that this server does not know",
+        choices=("refuse", "ignore"),
+    ),
+    Flag(
+        "--shutdown-grace-s",
+        "http.shutdown_grace_s",
+        "seconds that running requests get when the server is told to stop",
+        read=float,
+        metavar="S",
+    ),
+)
+
+ENGINE_GROUPS = {
+    "model": MODEL_FLAGS,
+    "KV cache": CACHE_FLAGS,
+    "scheduler": SCHEDULER_FLAGS,
+    "compute": COMPUTE_FLAGS,
+}
+SERVER_GROUPS = {**ENGINE_GROUPS, "HTTP": HTTP_FLAGS}
+
+
+def add_setting_flags(parser: argparse.ArgumentParser, groups: Groups) -> None:
+    """Add `groups` of flags, --config and --set to `parser`."""
+    files = parser.add_argument_group("settings (defaults, then the file, then flags)")
+    files.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+    files.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any setting by its dotted key, as in engine.cache.block_size=32; may be repeated",
+    )
+    for title, flags in groups.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            _add_flag(group, flag)
+
+
+def config_from_args(args: argparse.Namespace, groups: Groups) -> ServerConfig:
+    """Return the settings that the parsed arguments ask for.
+
+    Raises:
+        ConfigError: a key is unknown or a value does not fit.
+    """
+    overrides = dict(parse_override(text) for text in args.set)
+    for flag in itertools.chain.from_iterable(groups.values()):
+        value = getattr(args, flag.dest)
+        if value is not None:
+            overrides[flag.key] = value
+    return load_config(args.config, overrides)
+
+
+def default_of(key: str) -> Any:
+    """Return the default of a setting by its dotted key."""
+    value: Any = ServerConfig()
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
+    if flag.turns_off:
+        group.add_argument(
+            flag.name, dest=flag.dest, action="store_const", const=False, help=flag.meaning
+        )
+        return
+    default = default_of(flag.key)
+    text = flag.meaning if default is None else f"{flag.meaning} (default: {default})"
+    group.add_argument(
+        flag.name,
+        dest=flag.dest,
+        type=flag.read,
+        choices=flag.choices,
+        metavar=None if flag.choices else flag.metavar,
+        help=text,
+    )

@@ -1,0 +1,33 @@
+"""Settings of the whole test suite: how many examples hypothesis tries.
+
+    HYPOTHESIS_PROFILE=dev    50 examples: the default at a desk
+    HYPOTHESIS_PROFILE=ci     200 examples, the same ones in every run; the default where CI=true
+    HYPOTHESIS_PROFILE=soak   5,000 examples: before a release, or after a change in the core
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hypothesis import HealthCheck, settings
+
+# The first call of a test pays for imports, and other work shares the machine: no time limits.
+settings.register_profile(
+    "dev", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=200, derandomize=True)
+settings.register_profile("soak", settings.get_profile("dev"), max_examples=5000)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") == "true" else "dev")
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests out of a run that does not choose by marker itself, and say so."""
+    if config.getoption("markexpr"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
