@@ -13,6 +13,8 @@ from radixserve.cli.flags import SERVER_GROUPS, add_setting_flags, config_from_a
 from radixserve.cli.progress import RichProgress
 
 if TYPE_CHECKING:
+    import socket
+
     from radixserve.config import ServerConfig
     from radixserve.engine.async_engine import AsyncEngine
 
@@ -54,9 +56,13 @@ def run(args: argparse.Namespace) -> int:
     config = config_from_args(args, SERVER_GROUPS)
     configure_logging(args.log_level)
     from radixserve.engine.async_engine import AsyncEngine
+    from radixserve.server.run import bind_socket
 
-    engine = AsyncEngine.from_config(config.engine, progress=RichProgress())
-    asyncio.run(_serve(engine, config))
+    # Reserved first, so that a taken port is reported before seconds of loading; nobody can
+    # connect until the server listens on it.
+    with bind_socket(config.http.host, config.http.port) as listener:
+        engine = AsyncEngine.from_config(config.engine, progress=RichProgress())
+        asyncio.run(_serve(engine, config, listener))
     return 0
 
 
@@ -65,7 +71,7 @@ def configure_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
 
 
-async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
+async def _serve(engine: AsyncEngine, config: ServerConfig, listener: socket.socket) -> None:
     from radixserve.server.run import serve
 
     def print_banner(url: str) -> None:
@@ -80,4 +86,4 @@ async def _serve(engine: AsyncEngine, config: ServerConfig) -> None:
         )
         print(banner, flush=True)
 
-    await serve(engine, config.http, on_ready=print_banner)
+    await serve(engine, config.http, on_ready=print_banner, listener=listener)

@@ -132,7 +132,7 @@ class AsyncEngine:
             self.core.end(req_id)
         self._wake.set()
         await asyncio.shield(self._task)
-        self._worker.shutdown()
+        self._worker.shutdown(wait=False)  # it has nothing left to do; to join it would block
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -154,9 +154,9 @@ class EngineCore:
             raise QueueFullError(
                 f"{self._max_queue_len} requests are waiting already; try again later"
             )
+        output = OutputText(request, self.tokenizer)
         spec = self._spec_of(request)
         self.scheduler.add(spec)
-        output = OutputText(request, self.tokenizer)
         self._live[spec.req_id] = _Live(output, Timing(self._clock()))
         return spec.req_id
 
@@ -209,15 +209,22 @@ class EngineCore:
         if not request.ignore_eos:
             stops |= self._eos_token_ids
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
-        self._names += 1
         return ReqSpec(
-            req_id=ReqId(request.request_id or f"req-{self._names}"),
+            req_id=ReqId(request.request_id) if request.request_id else self._new_name(),
             prompt=pack_ids(request.prompt_ids),
             params=replace(params, stop_token_ids=stops, seed=seed),
             namespace=Namespace(model=self.info.name, salt=request.cache_salt),
             priority=request.priority,
             fork_of=ReqId(request.fork_of) if request.fork_of else None,
         )
+
+    def _new_name(self) -> ReqId:
+        """Return a name that no live request has, not even one that brought its own."""
+        while True:
+            self._names += 1
+            name = ReqId(f"req-{self._names}")
+            if not self.scheduler.is_live(name):
+                return name
 
     def _watch_progress(self, plan: StepPlan, outputs: list[ReqOutput]) -> None:
         is_idle = not plan.reqs and not outputs and bool(self.scheduler.live_ids)

@@ -68,13 +68,18 @@ class RequestStream:
         return delta
 
     def put(self, delta: TextDelta) -> None:
-        """Hand over a delta; for the engine."""
+        """Hand over a delta; for the engine. What comes after a failure is dropped."""
+        if self._error is not None:
+            return
         self._held = delta if self._held is None else self._held.merged_with(delta)
         self._is_ended = delta.finish_reason is not None
         self._ready.set()
 
     def fail(self, error: RadixServeError) -> None:
-        """Let the reader raise `error` after what has been handed over; for the engine."""
-        if not self._is_ended:
+        """Let the reader raise `error` after what has been handed over; for the engine.
+
+        Only a stream's first end counts.
+        """
+        if not self._is_ended and self._error is None:
             self._error = error
             self._ready.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,8 +46,8 @@ class KVCache:
     ) -> KVCache:
         """Return a pool of `num_blocks` blocks, filled with zeros.
 
-        Writing the zeros takes the memory now: a pool that does not fit fails at start-up and
-        not under load.
+        The system hands out the memory as blocks are first written, so that a large pool costs
+        nothing at start-up.
 
         Args:
             spec: The model's layers, KV heads and head size.
@@ -58,12 +59,12 @@ class KVCache:
         """
         shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
 
-        def layer() -> LayerKV:
-            return LayerKV(k=torch.zeros(shape, dtype=dtype), v=torch.zeros(shape, dtype=dtype))
+        def half() -> torch.Tensor:
+            return _lazy_zeros(shape, dtype)
 
         try:
-            return cls([layer() for _ in range(spec.num_layers)])
-        except RuntimeError as error:
+            return cls([LayerKV(k=half(), v=half()) for _ in range(spec.num_layers)])
+        except MemoryError as error:
             size = num_blocks * block_bytes(spec, block_size, dtype)
             raise ConfigError(
                 f"a KV pool of {num_blocks} blocks takes {size} bytes, which this machine does "
@@ -92,6 +93,15 @@ class KVCache:
         for layer in self.layers:
             for pool in (layer.k.flatten(0, 1), layer.v.flatten(0, 1)):
                 pool.index_copy_(0, target, pool.index_select(0, source))
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros whose pages are not touched yet, in huge pages where the system gives them.
+
+    numpy takes large zeroed arrays straight from the system; torch would write every page.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
 
 
 def _slots_of(copies: Sequence[BlockCopy], block_size: int) -> tuple[torch.Tensor, torch.Tensor]:

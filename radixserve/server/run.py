@@ -34,18 +34,23 @@ LAST_WORDS_S = 2.0
 
 
 async def serve(
-    engine: AsyncEngine, config: HttpConfig, *, on_ready: Callable[[str], None]
+    engine: AsyncEngine,
+    config: HttpConfig,
+    *,
+    on_ready: Callable[[str], None],
+    listener: socket.socket | None = None,
 ) -> None:
     """Start the engine and serve it until a signal; returns after an orderly end.
 
     Args:
         engine: Not yet started; it is stopped when this returns.
         on_ready: Called once with the address, when requests are taken.
+        listener: From `bind_socket`, when the address was reserved before; closed at the end.
     Raises:
         ConfigError: the address cannot be used.
     """
     raise_open_file_limit()
-    with _open_socket(config.host, config.port) as listener:
+    with listener or bind_socket(config.host, config.port) as listener:
         await engine.start()
         try:
             async with _listening(engine, config, listener):
@@ -110,8 +115,8 @@ async def _drain(
     await stopping
 
 
-def _open_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; connections wait in it until they are accepted.
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Reserve an address. Nobody can connect to it before `serve` listens on it.
 
     Raises:
         ConfigError: the address is in use, not allowed or unknown.
@@ -125,7 +130,6 @@ def _open_socket(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError as failed:
         listener.close()
         raise ConfigError(_bind_message(host, port, failed)) from None

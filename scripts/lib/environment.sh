@@ -1,7 +1,7 @@
 # The Python environment of this checkout: found, made, kept up to date. To be sourced.
 #
 #   RADIXSERVE_VENV    where it lies (default: .venv in the checkout)
-#   RADIXSERVE_PYTHON  the interpreter to make it with (default: the newest of 3.11 to 3.13)
+#   RADIXSERVE_PYTHON  the interpreter to make it with (default: the first of python3, python3.13, .12, .11)
 
 REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 VENV=${RADIXSERVE_VENV:-$REPO/.venv}
@@ -37,7 +37,7 @@ make_venv() {
 
 find_python() {
   local name
-  for name in ${RADIXSERVE_PYTHON:-python3.13 python3.12 python3.11 python3}; do
+  for name in ${RADIXSERVE_PYTHON:-python3 python3.13 python3.12 python3.11}; do
     if command -v "$name" >/dev/null && "$name" - 2>/dev/null <<'PYTHON'; then
 import ensurepip, sys, venv
 sys.exit(sys.version_info < (3, 11))
