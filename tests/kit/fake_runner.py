@@ -3,23 +3,59 @@
 For each slot it keeps the whole prefix whose KV a real model would have put there. Before it
 computes a row it verifies that the row's table really holds that row's prefix: invariant 10 and
 the promise that cached equals uncached, checked at every step.
+
+A prefix is a node of a trie that only grows, so that two slots agree if they hold the same object.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from radixserve.core.plan import StepResult
 from radixserve.types import Namespace, unpack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from radixserve.core.plan import ScheduledReq, StepPlan
     from radixserve.types import ReqId, TokenId
 
-Prefix = tuple[Namespace, tuple[int, ...]]
+_MIX = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def _mixed(digest: int, token: int) -> int:
+    digest = ((digest ^ (token + 1)) * _MIX) & _MASK
+    return digest ^ (digest >> 29)
+
+
+class Prefix:
+    """Some tokens after a namespace's root: there is one object for each such sequence."""
+
+    __slots__ = ("digest", "length", "longer", "namespace", "parent", "token")
+
+    def __init__(self, namespace: Namespace, parent: Prefix | None, token: int) -> None:
+        self.namespace = namespace
+        self.parent = parent
+        self.token = token
+        self.length: int = parent.length + 1 if parent else 0
+        self.digest: int = _mixed(parent.digest, token) if parent else 0
+        self.longer: dict[int, Prefix] = {}
+
+    def __repr__(self) -> str:
+        return f"<Prefix {self.tokens} of {self.namespace}>"
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The sequence itself."""
+        return (*self.parent.tokens, self.token) if self.parent else ()
+
+    def then(self, token: int) -> Prefix:
+        """The prefix that is one token longer."""
+        longer = self.longer.get(token)
+        if longer is None:
+            longer = self.longer[token] = Prefix(self.namespace, self, token)
+        return longer
 
 
 class FakeRunner:
@@ -41,8 +77,11 @@ class FakeRunner:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.computed_tokens = 0
+        self.copied_tokens = 0
+        self.slots: dict[tuple[int, int], Prefix] = {}
+        """(block, offset) -> the prefix whose last token's KV is there."""
         self._namespace_of = namespace_of
-        self._slots: dict[tuple[int, int], Prefix] = {}
+        self._roots: dict[Namespace, Prefix] = {}
 
     def execute(self, plan: StepPlan, row_errors: Mapping[int, str] | None = None) -> StepResult:
         """Make the copies, compute every row, and return the next tokens."""
@@ -50,43 +89,49 @@ class FakeRunner:
         tokens = tuple(self._compute(row) for row in plan.reqs)
         return StepResult(plan.step, tokens, row_errors or {})
 
-    def next_token(self, prefix: tuple[int, ...]) -> TokenId:
+    def next_token(self, prefix: Sequence[int]) -> TokenId:
         """Return the token that follows `prefix`: a function of it and of nothing else."""
-        digest = hashlib.blake2b(repr(prefix).encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "little") % self.vocab_size
+        digest = 0
+        for token in prefix:
+            digest = _mixed(digest, token)
+        return self._drawn(digest)
+
+    def _drawn(self, digest: int) -> TokenId:
+        return (digest >> 17) % self.vocab_size
 
     def _copy(self, plan: StepPlan) -> None:
         read = {
-            (copy.target, offset): self._slots.get((copy.source, offset))
+            (copy.target, offset): self.slots.get((copy.source, offset))
             for copy in plan.copies
             for offset in range(copy.num_tokens)
         }
+        self.copied_tokens += len(read)
         for slot, prefix in read.items():
             assert prefix is not None, f"step {plan.step} copies a slot that was never written"
-            self._slots[slot] = prefix
+            self.slots[slot] = prefix
 
     def _compute(self, row: ScheduledReq) -> TokenId | None:
         table = unpack_ids(row.block_table)
-        namespace = self._namespace_of(row.req_id)
-        prefix = self._read(table, row.start, namespace)
+        prefix = self._read(table, row.start, self._namespace_of(row.req_id))
         for token in unpack_ids(row.token_ids):
-            prefix = (*prefix, token)
-            self._slots[self._slot(table, len(prefix) - 1)] = (namespace, prefix)
+            prefix = prefix.then(token)
+            self.slots[self._slot(table, prefix.length - 1)] = prefix
         self.computed_tokens += row.extend_len
-        return self.next_token(prefix) if row.sampling is not None else None
+        return self._drawn(prefix.digest) if row.sampling is not None else None
 
-    def _read(self, table: list[int], length: int, namespace: Namespace) -> tuple[int, ...]:
+    def _read(self, table: list[int], length: int, namespace: Namespace) -> Prefix:
         """Return the prefix held by the first `length` slots, each of which must agree with it."""
         if length == 0:
-            return ()
-        stored = self._slots[self._slot(table, length - 1)]
-        assert stored[0] == namespace, f"KV of {stored[0]} is read by {namespace}"
-        prefix = stored[1]
-        assert len(prefix) == length, f"slot {length - 1} holds KV for position {len(prefix) - 1}"
-        for position in range(length):
-            held = self._slots[self._slot(table, position)]
-            assert held == (namespace, prefix[: position + 1]), f"wrong KV at {position}"
-        return prefix
+            return self._roots.setdefault(namespace, Prefix(namespace, None, 0))
+        last = self.slots[self._slot(table, length - 1)]
+        assert last.namespace == namespace, f"KV of {last.namespace} is read by {namespace}"
+        assert last.length == length, f"slot {length - 1} holds KV for {last.length - 1}"
+        expected: Prefix = last
+        for position in range(length - 2, -1, -1):
+            assert expected.parent is not None
+            expected = expected.parent
+            assert self.slots[self._slot(table, position)] is expected, f"wrong KV at {position}"
+        return last
 
     def _slot(self, table: list[int], position: int) -> tuple[int, int]:
         return table[position // self.block_size], position % self.block_size

@@ -1,0 +1,152 @@
+"""Makers of small cores for tests: specs, schedulers, and a scheduler with a runner beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from radixserve.config import SchedulerConfig
+from radixserve.core.invariants import check
+from radixserve.core.prefix_cache import PrefixCache
+from radixserve.core.req import ReqSpec
+from radixserve.core.scheduler import Scheduler
+from radixserve.types import FinishReason, Namespace, ReqId, SamplingParams, pack_ids
+from tests.kit.fake_runner import FakeRunner
+from tests.kit.truth import continuation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from radixserve.core.plan import ReqOutput, StepPlan
+    from radixserve.core.req import Req
+
+NAMELESS = Namespace()
+
+
+def make_spec(
+    req_id: str,
+    prompt: Iterable[int],
+    *,
+    max_tokens: int = 4,
+    stop: Iterable[int] = (),
+    namespace: Namespace = NAMELESS,
+    priority: int = 0,
+    fork_of: str | None = None,
+) -> ReqSpec:
+    """A spec with plain values in place of packed and nested ones."""
+    return ReqSpec(
+        req_id=ReqId(req_id),
+        prompt=pack_ids(prompt),
+        params=SamplingParams(max_tokens=max_tokens, stop_token_ids=frozenset(stop), seed=0),
+        namespace=namespace,
+        priority=priority,
+        fork_of=None if fork_of is None else ReqId(fork_of),
+    )
+
+
+class Rig:
+    """A scheduler with a runner beside it; every step is checked, every output collected.
+
+    Args:
+        num_blocks: Blocks in the pool.
+        block_size: Tokens a block.
+        cache: In place of a `PrefixCache` of that size.
+        config: Fields of `SchedulerConfig`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int = 4,
+        vocab_size: int = 1000,
+        max_model_len: int = 1 << 20,
+        cache: PrefixCache | None = None,
+        **config: Any,
+    ) -> None:
+        self.cache = cache or PrefixCache(num_blocks=num_blocks, block_size=block_size)
+        self.scheduler = Scheduler(
+            self.cache, SchedulerConfig(**config), max_model_len=max_model_len
+        )
+        self.runner = FakeRunner(
+            block_size=block_size,
+            vocab_size=vocab_size,
+            namespace_of=lambda req_id: self.specs[req_id].namespace,
+        )
+        self.specs: dict[str, ReqSpec] = {}
+        self.tokens: defaultdict[str, list[int]] = defaultdict(list)
+        self.finals: dict[str, ReqOutput] = {}
+        self.now = 0.0
+
+    def add(self, req_id: str, prompt: Iterable[int], **fields: Any) -> None:
+        """Put a request in the inbox; fields as in `make_spec`."""
+        self.specs[req_id] = make_spec(req_id, prompt, **fields)
+        self.scheduler.add(self.specs[req_id])
+
+    def plan(self) -> StepPlan:
+        """Schedule a step and check."""
+        plan = self.scheduler.schedule(self.now)
+        check(self.scheduler)
+        return plan
+
+    def land(self, plan: StepPlan, row_errors: Mapping[int, str] | None = None) -> None:
+        """Compute a plan, take in its result and check."""
+        result = self.runner.execute(plan, row_errors)
+        self.collect(self.scheduler.update(plan, result))
+        check(self.scheduler)
+
+    def fail(self, plan: StepPlan) -> None:
+        """Take in that a plan could not be computed, and check."""
+        self.collect(self.scheduler.fail(plan, "the device is gone"))
+        check(self.scheduler)
+
+    def collect(self, outputs: Iterable[ReqOutput]) -> None:
+        """Keep outputs; a request that has had its last one gets no more."""
+        for output in outputs:
+            name = output.req_id
+            assert name not in self.finals, f"{name} has had its final output already"
+            self.tokens[name].extend(output.new_token_ids)
+            assert output.output_len == len(self.tokens[name])
+            if output.finish_reason is not None:
+                self.finals[name] = output
+        leases = [req.lease for req in self.scheduler.queues.running.values()]
+        assert not any(lease.tail_pin for lease in leases if lease), "a copy's source is still held"
+
+    def step(self) -> StepPlan:
+        """One whole step, a second long."""
+        plan = self.plan()
+        self.land(plan)
+        self.now += 1.0
+        return plan
+
+    def drain(self, max_steps: int = 5000) -> int:
+        """Step until nothing is left to do; return how many steps that took."""
+        for steps in range(max_steps):
+            if not self.scheduler.has_work:
+                return steps
+            self.step()
+        raise AssertionError(f"not idle after {max_steps} steps: {self.scheduler!r}")
+
+    def req(self, req_id: str) -> Req:
+        """The live request of that name."""
+        found = self.scheduler.queues.find(ReqId(req_id))
+        assert found is not None, f"{req_id} is not live"
+        return found
+
+    def is_running(self, req_id: str) -> bool:
+        """Whether a request of that name is running."""
+        return ReqId(req_id) in self.scheduler.queues.running
+
+    def reason(self, req_id: str) -> FinishReason | None:
+        """Why a request ended."""
+        return self.finals[req_id].finish_reason
+
+    def expected(self, req_id: str) -> list[int]:
+        """What a request produces when it is alone and nothing is cached."""
+        return continuation(self.runner, self.specs[req_id])
+
+    def assert_all_as_if_alone(self) -> None:
+        """Every request has ended, with the tokens it would have produced alone."""
+        assert set(self.finals) == set(self.specs)
+        for name in self.specs:
+            assert self.tokens[name] == self.expected(name), name
