@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from radixserve.core.node import common_prefix_len
 from radixserve.core.prefix_cache import PrivateTail
 from radixserve.core.req import ReqState
-from radixserve.types import BlockId
+from radixserve.types import ID_BYTES, BlockId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +94,10 @@ def shared_span(req: Req, other: Req) -> int:
 
     Complexity: O(1) where the first tokens differ, else O(shared bytes).
     """
-    if req.tokens[:16] != other.tokens[:16] or req.spec.namespace != other.spec.namespace:
+    if (
+        req.tokens[:ID_BYTES] != other.tokens[:ID_BYTES]
+        or req.spec.namespace != other.spec.namespace
+    ):
         return 0
     return min(common_prefix_len(req.tokens, other.tokens), req.total_len - 1)
 

@@ -28,6 +28,9 @@ class EvictionIndex(Protocol):
     def first(self) -> Node | None:
         """Return the leaf to give up next, None if there is none. Changes nothing."""
 
+    def pop(self) -> Node:
+        """Take out and return the leaf that `first` would return; there must be one."""
+
     def __iter__(self) -> Iterator[Node]:
         """All the leaves, in order."""
 
@@ -61,6 +64,11 @@ class LruIndex:
     def first(self) -> Node | None:
         """Return the leaf that was used longest ago. Complexity: O(log n)."""
         return self._by_age.peekitem(0)[1] if self._by_age else None
+
+    def pop(self) -> Node:
+        """Take out the leaf that was used longest ago. Complexity: O(1), amortised."""
+        leaf: Node = self._by_age.popitem(0)[1]
+        return leaf
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self._by_age.values())

@@ -247,8 +247,9 @@ class RadixTree:
             if surplus > 0:
                 freed.extend(self._trim(leaf, surplus))
             else:
+                self.evictable.pop()
                 freed.extend(leaf.blocks)
-                self._drop(leaf)
+                self._unlink(leaf)
         if freed:
             self.version += 1
             self.num_evictable_blocks -= len(freed)
@@ -401,8 +402,7 @@ class RadixTree:
         leaf.end_len -= len(freed) * self.block_size
         return freed
 
-    def _drop(self, leaf: Node) -> None:
-        self.evictable.remove(leaf)
+    def _unlink(self, leaf: Node) -> None:
         parent = leaf.parent
         assert parent is not None
         assert parent.children is not None

@@ -161,7 +161,11 @@ class Scheduler:
 
         Returns: one output for each Req that got a token or ended since the last call.
         Mutates: queues, tree and pool.
+        Raises:
+            InvariantError: the result is not this plan's (8).
         """
+        if result.step != plan.step or len(result.next_tokens) != len(plan.reqs):
+            raise InvariantError(8, f"step {plan.step} is answered by {result!r}")
         self._land(plan)
         for row, scheduled in enumerate(plan.reqs):
             req = self.queues.running[scheduled.req_id]

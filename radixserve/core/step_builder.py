@@ -22,7 +22,7 @@ from radixserve.types import ID_BYTES
 if TYPE_CHECKING:
     from radixserve.config import SchedulerConfig
     from radixserve.core.policy import QueuePolicy
-    from radixserve.core.prefix_cache import PrefixCache
+    from radixserve.core.prefix_cache import PrefixCache, PrivateTail
     from radixserve.core.prefix_match import PrefixMatch
     from radixserve.core.queues import Queues
     from radixserve.core.stats import Counters
@@ -126,7 +126,7 @@ class StepBuilder:
             return
         reserve = growth_blocks(running.values(), self._cache.block_size)
         for req in self._ordered(now):
-            if is_held_back(req) or self._follows(req, prefilling):
+            if is_held_back(req) or self._follows(req, prefilling, draft):
                 continue
             if not self._try_admit(req, draft, reserve=reserve if running else 0):
                 return
@@ -154,11 +154,13 @@ class StepBuilder:
             is_aged=lambda req: req.queued_at <= aged_since,
         )
 
-    def _follows(self, req: Req, prefilling: list[Req]) -> bool:
+    def _follows(self, req: Req, prefilling: list[Req], draft: _Draft) -> bool:
         """Whether `req` had better wait for a prefix that is being computed now: leader rule."""
         if not prefilling or not self._cache.shares_prefixes:
             return False
-        cached_len = self._match(req).total_len
+        match = self._match(req)
+        tail = self._private_tail(req, match, draft)
+        cached_len = max(match.total_len, match.matched_len + (tail.num_tokens if tail else 0))
         found = find_leader(req, cached_len, prefilling, min_gain=self._cache.block_size)
         if found is None:
             return False
@@ -168,9 +170,7 @@ class StepBuilder:
     def _try_admit(self, req: Req, draft: _Draft, *, reserve: int) -> bool:
         """Take all that `req` needs and let it run, or change nothing."""
         match = self._match(req)
-        tail = best_private_tail(
-            req, match, self._tail_sources(req, draft), block_size=self._cache.block_size
-        )
+        tail = self._private_tail(req, match, draft)
         acquired = self._cache.acquire(match, req.total_len, reserve=reserve, private_tail=tail)
         if acquired is None:
             return False
@@ -184,21 +184,22 @@ class StepBuilder:
         self._count_admission(req)
         return True
 
-    def _tail_sources(self, req: Req, draft: _Draft) -> list[Req]:
-        """Running Reqs whose partly filled block may hold more of this prompt than the tree.
+    def _private_tail(self, req: Req, match: PrefixMatch, draft: _Draft) -> PrivateTail | None:
+        """A running Req's partly filled block may hold more of this prompt than the tree.
 
-        Not those admitted in this very step: their blocks may be targets of its copies.
+        Not one of those admitted in this very step: their blocks may be targets of its copies.
         """
         if not self._cache.shares_prefixes:
-            return []
+            return None
         parent = self._queues.running.get(req.spec.fork_of) if req.spec.fork_of else None
-        return [
+        sources = [
             source
             for source in (req.leader, parent)
             if source is not None
             and source.state is ReqState.RUNNING
             and source not in draft.admitted
         ]
+        return best_private_tail(req, match, sources, block_size=self._cache.block_size)
 
     def _count_admission(self, req: Req) -> None:
         if req.admitted_once:

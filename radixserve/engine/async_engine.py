@@ -114,7 +114,13 @@ class AsyncEngine:
     # -- life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begin to take and to run requests."""
+        """Begin to take and to run requests; once in an engine's life.
+
+        Raises:
+            EngineDeadError: it was started before.
+        """
+        if self._task is not None:
+            raise EngineDeadError("an engine can be started only once")
         self._task = asyncio.create_task(self._run(), name="radixserve-engine")
 
     async def stop(self, *, grace_s: float = 0.0) -> None:
@@ -156,9 +162,14 @@ class AsyncEngine:
         self._wake.set()
         return req_id
 
-    def _close(self, req_id: ReqId) -> None:
-        """Leaving a stream: a live request is given up."""
-        if self._streams.pop(req_id, None) is not None:
+    def _close(self, stream: RequestStream) -> None:
+        """Leaving a stream: a live request is given up.
+
+        The name of one that has ended may belong to another stream by now.
+        """
+        req_id = stream.request_id
+        if self._streams.get(req_id) is stream:
+            del self._streams[req_id]
             self.core.end(req_id)
             self._wake.set()
 
@@ -182,6 +193,9 @@ class AsyncEngine:
         except Exception as death:
             _log.exception("the engine has stopped")
             self._die(death)
+        except asyncio.CancelledError as death:  # somebody cancelled the engine's own task
+            self._die(death)
+            raise
         finally:
             self._idle.set()
 

@@ -19,6 +19,7 @@ from radixserve.core.req import ReqSpec
 from radixserve.engine.metrics import EngineMetrics
 from radixserve.engine.output import OutputText
 from radixserve.engine.timing import Timing
+from radixserve.engine.validation import check_params, check_prompt
 from radixserve.errors import (
     BackendError,
     InvalidRequestError,
@@ -102,6 +103,7 @@ class EngineCore:
         self._seeds = Random(seed)
         self._clock = clock
         self._live: dict[ReqId, _Live] = {}
+        """A name stays in use until its last event has been given out."""
         self._idle_steps = 0
         self._names = 0
 
@@ -113,6 +115,11 @@ class EngineCore:
         """Whether a step would do anything."""
         return self.scheduler.has_work
 
+    @property
+    def has_room(self) -> bool:
+        """Whether the queue takes one more request."""
+        return self.scheduler.num_queued < self._max_queue_len
+
     def stats(self) -> SchedulerStats:
         """Return counters and gauges as they are now."""
         return self.scheduler.stats()
@@ -123,20 +130,15 @@ class EngineCore:
         """Refuse a request that can never be served. Changes nothing.
 
         Raises:
-            InvalidRequestError: the prompt is empty or names unknown tokens, the id is in use.
+            InvalidRequestError: the prompt, the sampling parameters or the id cannot be used.
             PromptTooLongError: prompt and output cannot fit, however long they wait.
         """
-        ids = request.prompt_ids
-        if not ids:
-            raise InvalidRequestError("the prompt is empty", param="prompt")
-        if min(ids) < 0 or max(ids) >= self.info.vocab_size:
-            raise InvalidRequestError(
-                f"token ids must be from 0 to {self.info.vocab_size - 1}", param="prompt"
-            )
-        why = self.scheduler.refusal(len(ids), request.params.max_tokens)
+        check_prompt(request.prompt_ids, self.info.vocab_size)
+        check_params(request.params, self.info.vocab_size)
+        why = self.scheduler.refusal(len(request.prompt_ids), request.params.max_tokens)
         if why is not None:
             raise PromptTooLongError(why, param="prompt")
-        if request.request_id and self.scheduler.is_live(ReqId(request.request_id)):
+        if ReqId(request.request_id) in self._live:
             raise InvalidRequestError(
                 f"the request id {request.request_id!r} is in use", param="request_id"
             )
@@ -150,7 +152,7 @@ class EngineCore:
         Mutates: the inbox.
         """
         self.check(request)
-        if self.scheduler.num_queued >= self._max_queue_len:
+        if not self.has_room:
             raise QueueFullError(
                 f"{self._max_queue_len} requests are waiting already; try again later"
             )
@@ -193,12 +195,18 @@ class EngineCore:
         return list(self._events(outputs))
 
     def step(self) -> list[StepEvent]:
-        """Plan, compute and land one step."""
+        """Plan, compute and land one step.
+
+        Whatever else ends the forward pass ends the plan's requests too, and is raised.
+        """
         plan = self.schedule()
         try:
             result: StepResult | BackendError = self.compute(plan)
         except BackendError as failure:
             result = failure
+        except BaseException:  # most likely an interrupt from the keyboard
+            self.land(plan, BackendError("the step was interrupted"))
+            raise
         return self.land(plan, result)
 
     # -- inside --------------------------------------------------------------------------------
@@ -223,7 +231,7 @@ class EngineCore:
         while True:
             self._names += 1
             name = ReqId(f"req-{self._names}")
-            if not self.scheduler.is_live(name):
+            if name not in self._live:
                 return name
 
     def _watch_progress(self, plan: StepPlan, outputs: list[ReqOutput]) -> None:

@@ -44,7 +44,7 @@ class RequestStream:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._engine._close(self.request_id)
+        self._engine._close(self)
 
     def __aiter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ print(answer.text, answer.usage.cached_tokens)
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from radixserve.errors import BackendError
 from radixserve.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from radixserve.core.stats import SchedulerStats
     from radixserve.engine.engine_core import EngineCore, StepEvent
@@ -61,6 +62,8 @@ class Engine:
         if model is not None:
             config = replace(config, model=replace(config.model, model=model))
         self.core: EngineCore = build_core(config, progress=progress)
+        self._kept: list[StepEvent] = []
+        """Events of added requests that came while `run` was stepping."""
 
     def __repr__(self) -> str:
         return f"<Engine {self.core!r}>"
@@ -124,23 +127,26 @@ class Engine:
     def run(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         """Run requests to their ends and return the completions in the same order.
 
+        There may be more of them than the queue holds. What happens meanwhile to requests that
+        were added before is kept for `step`.
+
         Raises:
             RequestError: one of them can never be served; nothing has been run then.
             BackendError: a step failed; the others have been given up.
         """
         for request in requests:
             self.core.check(request)
-        names = [self.core.begin(request) for request in requests]
-        parts: dict[ReqId, list[TextDelta]] = {name: [] for name in names}
+        parts: dict[ReqId, list[TextDelta]] = {}
+        queue = deque(requests)
+        num_done = 0
         try:
-            while any(not _is_done(deltas) for deltas in parts.values()):
-                for event in self.core.step():
-                    _raise_failure(event)
-                    if event.req_id in parts:
-                        parts[event.req_id].append(event.delta)
+            while num_done < len(requests):
+                while queue and self.core.has_room:
+                    parts[self.core.begin(queue.popleft())] = []
+                num_done += self._collect(parts)
         finally:
-            self._give_up([name for name in names if not _is_done(parts[name])])
-        return [_joined(parts[name]) for name in names]
+            self._give_up(parts)
+        return [_joined(deltas) for deltas in parts.values()]
 
     # -- step by step --------------------------------------------------------------------------
 
@@ -154,7 +160,8 @@ class Engine:
 
     def step(self) -> list[StepEvent]:
         """Run one forward pass over all that is due, and return what it meant for each request."""
-        return self.core.step()
+        kept, self._kept = self._kept, []
+        return kept + self.core.step()
 
     @property
     def has_work(self) -> bool:
@@ -169,15 +176,25 @@ class Engine:
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return GenerateRequest(prompt_ids=ids, params=params or SamplingParams())
 
-    def _give_up(self, names: Sequence[ReqId]) -> None:
-        for name in names:
+    def _collect(self, parts: Mapping[ReqId, list[TextDelta]]) -> int:
+        """Run a step, sort its events, and return how many of `parts` it ended."""
+        num_done = 0
+        for event in self.core.step():
+            if event.req_id not in parts:
+                self._kept.append(event)
+                continue
+            _raise_failure(event)
+            parts[event.req_id].append(event.delta)
+            num_done += event.delta.finish_reason is not None
+        return num_done
+
+    def _give_up(self, names: Iterable[ReqId]) -> None:
+        """End those that still hold blocks: a stop string's match is one step ahead of its end."""
+        live = self.core.scheduler.live_ids.intersection(names)
+        for name in live:
             self.core.end(name)
-        if names:
-            self.core.step()
-
-
-def _is_done(deltas: Sequence[TextDelta]) -> bool:
-    return bool(deltas) and deltas[-1].finish_reason is not None
+        if live:
+            self._kept += [event for event in self.core.step() if event.req_id not in live]
 
 
 def _raise_failure(event: StepEvent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,6 @@ from radixserve.errors import (
     ConfigError,
     InvalidRequestError,
     PromptTooLongError,
-    QueueFullError,
     RequestError,
 )
 from radixserve.types import FinishReason, SamplingParams
@@ -115,18 +115,67 @@ def test_one_bad_prompt_refuses_all_before_anything_is_run(
 
 
 def test_what_is_refused_late_leaves_nothing_queued(make_engine: MakeEngine) -> None:
-    engine = make_engine(max_num_seqs=2, max_queue_len=3)
-    too_many = [ask(PROMPT) for _ in range(4)]
+    engine = make_engine(max_num_seqs=2)
     same_name = [ask(PROMPT, request_id="x") for _ in range(2)]
     no_stop = [ask(PROMPT), ask(PROMPT, stop=("",))]
 
-    for requests in (too_many, same_name, no_stop):
-        with pytest.raises((QueueFullError, InvalidRequestError)):
+    for requests in (same_name, no_stop):
+        with pytest.raises(InvalidRequestError):
             engine.run(requests)
         assert_idle(engine.core)
         assert engine.stats().output_tokens == 0
 
     assert len(engine.run([ask(PROMPT, request_id="x")])) == 1
+
+
+def test_there_may_be_more_prompts_than_the_queue_holds(make_engine: MakeEngine) -> None:
+    engine = make_engine(max_num_seqs=2, max_queue_len=3)
+
+    completions = engine.generate([PROMPT[:n] for n in range(1, 20)], GREEDY)
+
+    assert [len(completion.token_ids) for completion in completions] == [8] * 19
+    assert_idle(engine.core)
+
+
+def test_what_happens_to_added_requests_during_a_run_is_kept_for_step(engine: Engine) -> None:
+    name = engine.add(ask(PROMPT, max_tokens=12))
+    engine.generate(TEXTS, GREEDY)
+
+    events = []
+    while engine.has_work:
+        events += engine.step()
+
+    tokens = [token for event in events for token in event.delta.token_ids]
+    assert {event.req_id for event in events} == {name}
+    assert tokens == list(engine.run([ask(PROMPT, max_tokens=12)])[0].token_ids)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_tokens", 0),
+        ("min_tokens", 9),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("min_p", 1.5),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", float("inf")),
+        ("logit_bias", ((10**6, 1.0),)),
+        ("stop_token_ids", frozenset({-1})),
+    ],
+)
+def test_a_sampling_parameter_without_meaning_is_refused_by_name(
+    engine: Engine, field: str, value: object
+) -> None:
+    params = dataclasses.replace(GREEDY, **{field: value})
+
+    with pytest.raises(InvalidRequestError, match=field) as refused:
+        engine.generate([PROMPT], params)
+
+    assert refused.value.param == field
+    assert_idle(engine.core)
 
 
 def test_a_failed_step_gives_all_the_others_up(engine: Engine) -> None:
