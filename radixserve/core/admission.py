@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from radixserve.core.node import common_prefix_len
+from radixserve.core.common_prefix import common_prefix_len
 from radixserve.core.prefix_cache import PrivateTail
 from radixserve.core.req import ReqState
 from radixserve.types import ID_BYTES, BlockId

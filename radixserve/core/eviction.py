@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedList
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,30 +48,31 @@ class LruIndex:
     __slots__ = ("_by_age",)
 
     def __init__(self) -> None:
-        self._by_age: SortedDict[tuple[int, int], Node] = SortedDict()
+        self._by_age: SortedList[tuple[int, int, Node]] = SortedList()
+        """(last_access, serial, leaf); serials differ, so that no two nodes are ever compared."""
 
     def __repr__(self) -> str:
         return f"<LruIndex {len(self._by_age)} leaves>"
 
     def add(self, leaf: Node) -> None:
         """Take in an unlocked leaf. Complexity: O(log n)."""
-        self._by_age[leaf.last_access, leaf.serial] = leaf
+        self._by_age.add((leaf.last_access, leaf.serial, leaf))
 
     def remove(self, leaf: Node) -> None:
         """Forget a leaf. Complexity: O(log n)."""
-        del self._by_age[leaf.last_access, leaf.serial]
+        self._by_age.remove((leaf.last_access, leaf.serial, leaf))
 
     def first(self) -> Node | None:
-        """Return the leaf that was used longest ago. Complexity: O(log n)."""
-        return self._by_age.peekitem(0)[1] if self._by_age else None
+        """Return the leaf that was used longest ago. Complexity: O(1)."""
+        return self._by_age[0][2] if self._by_age else None
 
     def pop(self) -> Node:
         """Take out the leaf that was used longest ago. Complexity: O(1), amortised."""
-        leaf: Node = self._by_age.popitem(0)[1]
+        leaf: Node = self._by_age.pop(0)[2]
         return leaf
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self._by_age.values())
+        return (leaf for _, _, leaf in self._by_age)
 
     def __len__(self) -> int:
         return len(self._by_age)

@@ -118,7 +118,7 @@ def draw(tree: RadixTree) -> str:
         while above is not None:
             depth, above = depth + 1, above.parent
         label = f"root {node.namespace}" if node.is_root else f"{unpack_ids(node.key)}"
-        lines.append(f"{'  ' * depth}{label} -> {node.blocks} lock_ref={node.lock_ref}")
+        lines.append(f"{'  ' * depth}{label} -> {list(node.blocks)} lock_ref={node.lock_ref}")
     return "\n".join(lines)
 
 
@@ -144,7 +144,7 @@ def _check_lease(lease: Lease, tree: RadixTree) -> None:
     _require(7, lease.handle is not None, f"{lease!r} is dead but held")
     assert lease.handle is not None
     path = tree.path_blocks(lease.handle)
-    shared = lease.table[: lease.num_shared].tolist()
+    shared = lease.table[: lease.num_shared]
     _require(7, path == shared, f"the path is {path}, the table begins {shared}")
 
 

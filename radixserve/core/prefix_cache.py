@@ -32,8 +32,6 @@ from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, BlockId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from radixserve.core.prefix_match import PrefixHandle, PrefixMatch
     from radixserve.types import Namespace, PackedIds
 
@@ -43,9 +41,9 @@ class Lease:
 
     __slots__ = ("handle", "num_shared", "table", "tail_pin")
 
-    def __init__(self, handle: PrefixHandle, shared: Sequence[BlockId]) -> None:
+    def __init__(self, handle: PrefixHandle, shared: array[int]) -> None:
         self.handle: PrefixHandle | None = handle
-        self.table = array("I", shared)
+        self.table = shared
         """Block ids in the order of the tokens they hold."""
         self.num_shared = len(shared)
         """Leading blocks of the table that belong to the tree."""

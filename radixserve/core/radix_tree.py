@@ -30,18 +30,21 @@ tail and the logical clock follow Hugging Face TGI's radix trie.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from array import array
+from typing import TYPE_CHECKING, cast
 
+from radixserve.core.children import Children
+from radixserve.core.common_prefix import common_prefix_bytes
 from radixserve.core.eviction import EvictionIndex, LruIndex
-from radixserve.core.node import Children, Node, common_prefix_bytes
+from radixserve.core.node import Node
 from radixserve.core.prefix_match import InsertResult, PrefixHandle, PrefixMatch, TailMatch
 from radixserve.errors import InvariantError
-from radixserve.types import ID_BYTES
+from radixserve.types import ID_BYTES, BlockId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from radixserve.types import BlockId, Namespace, PackedIds
+    from radixserve.types import Namespace, PackedIds
 
 
 class RadixTree:
@@ -98,14 +101,17 @@ class RadixTree:
             namespace, node, len(node.blocks), offset // ID_BYTES, tail, self.version
         )
 
-    def path_blocks(self, handle: PrefixHandle) -> list[BlockId]:
+    def path_blocks(self, handle: PrefixHandle) -> array[int]:
         """Return the blocks from the root to the handle's end. Complexity: O(blocks)."""
         runs = []
         node = handle.node
         while node is not None:
             runs.append(node.blocks)
             node = node.parent
-        return [block for run in reversed(runs) for block in run]
+        path = array("I")
+        for run in reversed(runs):
+            path.extend(run)
+        return path
 
     def num_evictable_beside(self, match: PrefixMatch, *, keep_tail: bool) -> int:
         """Return the blocks that could be evicted once `match` were locked.
@@ -226,7 +232,7 @@ class RadixTree:
         duplicates = list(blocks[:done])
         if done < len(blocks):
             fresh = list(blocks[done:])
-            self._append(handle, key[done * self._block_bytes :], fresh)
+            self._append(handle, key[done * self._block_bytes :], array("I", fresh))
             canonical.extend(fresh)
         return InsertResult(canonical, duplicates)
 
@@ -241,7 +247,7 @@ class RadixTree:
         Returns: the freed blocks, which nobody owns any more.
         Complexity: O(leaves given up * log n): never a scan.
         """
-        freed: list[BlockId] = []
+        freed: list[int] = []
         while len(freed) < count and (leaf := self.evictable.first()) is not None:
             surplus = len(leaf.blocks) - (count - len(freed))
             if surplus > 0:
@@ -253,7 +259,7 @@ class RadixTree:
         if freed:
             self.version += 1
             self.num_evictable_blocks -= len(freed)
-        return freed
+        return cast(list[BlockId], freed)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -267,7 +273,9 @@ class RadixTree:
         """The match ends within `node`, after at least one of its blocks."""
         shared = common_prefix_bytes(node.key, key, offset) // ID_BYTES
         node_blocks, tail_len = divmod(shared, self.block_size)
-        tail = TailMatch(node, node.blocks[node_blocks], tail_len) if tail_len else None
+        tail = None
+        if tail_len:
+            tail = TailMatch(node, BlockId(node.blocks[node_blocks]), tail_len)
         matched_len = offset // ID_BYTES + node_blocks * self.block_size
         return PrefixMatch(node.namespace, node, node_blocks, matched_len, tail, self.version)
 
@@ -278,7 +286,7 @@ class RadixTree:
         if child is None:
             return None
         # A whole block in common would have been an exact child; what `limit` cut off is a tail.
-        return TailMatch(child, child.blocks[0], num_tokens)
+        return TailMatch(child, BlockId(child.blocks[0]), num_tokens)
 
     def _check_fresh(self, match: PrefixMatch) -> None:
         if match.version != self.version:
@@ -286,7 +294,7 @@ class RadixTree:
 
     def _new_root(self, namespace: Namespace) -> Node:
         root = Node(
-            namespace=namespace, parent=None, key=b"", blocks=[], serial=self._next_serial()
+            namespace=namespace, parent=None, key=b"", blocks=array("I"), serial=self._next_serial()
         )
         self._roots[namespace] = root
         self.version += 1
@@ -337,7 +345,7 @@ class RadixTree:
 
     def _descend(self, handle: PrefixHandle, key: PackedIds) -> tuple[list[BlockId], int]:
         """Move the handle down over the leading blocks of `key` that the tree has already."""
-        canonical: list[BlockId] = []
+        canonical: list[int] = []
         node = handle.node
         assert node is not None
         offset = 0
@@ -348,7 +356,7 @@ class RadixTree:
             self._step_down(handle, child)
             canonical.extend(child.blocks)
             node, offset = child, offset + len(child.key)
-        return canonical, len(canonical)
+        return cast(list[BlockId], canonical), len(canonical)
 
     def _step_down(self, handle: PrefixHandle, child: Node) -> None:
         """Move a handle from a node to a child of it: only the child gains a lock."""
@@ -360,7 +368,7 @@ class RadixTree:
         child.lock_ref += 1
         handle.node = child
 
-    def _append(self, handle: PrefixHandle, key: PackedIds, blocks: list[BlockId]) -> None:
+    def _append(self, handle: PrefixHandle, key: PackedIds, blocks: array[int]) -> None:
         """Add blocks that the tree does not have below the handle's end."""
         node = handle.node
         assert node is not None
@@ -394,7 +402,7 @@ class RadixTree:
         else:
             self.evictable.add(node)
 
-    def _trim(self, leaf: Node, num_blocks: int) -> list[BlockId]:
+    def _trim(self, leaf: Node, num_blocks: int) -> array[int]:
         """Keep the first `num_blocks` of a leaf and return the others."""
         freed = leaf.blocks[num_blocks:]
         del leaf.blocks[num_blocks:]

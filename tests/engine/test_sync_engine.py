@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -169,7 +169,8 @@ def test_what_happens_to_added_requests_during_a_run_is_kept_for_step(engine: En
 def test_a_sampling_parameter_without_meaning_is_refused_by_name(
     engine: Engine, field: str, value: object
 ) -> None:
-    params = dataclasses.replace(GREEDY, **{field: value})
+    changes: dict[str, Any] = {field: value}
+    params = dataclasses.replace(GREEDY, **changes)
 
     with pytest.raises(InvalidRequestError, match=field) as refused:
         engine.generate([PROMPT], params)

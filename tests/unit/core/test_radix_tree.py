@@ -33,7 +33,7 @@ def match(tree: RadixTree, tokens: Iterable[int], namespace: Namespace = NAMELES
 def matched_blocks(tree: RadixTree, tokens: Iterable[int]) -> list[int]:
     """The blocks of a match, read through a lock."""
     handle = tree.lock(match(tree, tokens))
-    blocks = tree.path_blocks(handle)
+    blocks = list(tree.path_blocks(handle))
     tree.unlock(handle)
     check_tree(tree)
     return list(blocks)
@@ -99,7 +99,7 @@ def test_locking_inside_a_node_splits_it_as_drawn(drawn: RadixTree) -> None:
 
     lines = [line.strip() for line in draw(drawn).splitlines()]
     assert lines[1:3] == ["[1, 2] -> [7] lock_ref=1", "[3, 4] -> [3] lock_ref=0"]
-    assert drawn.path_blocks(handle) == [7]
+    assert list(drawn.path_blocks(handle)) == [7]
     check_tree(drawn)
 
 
@@ -181,7 +181,7 @@ def test_namespaces_share_nothing_even_if_a_salt_is_named_like_an_adapter() -> N
 
     for i, space in enumerate(spaces):
         handle = tree.lock(match(tree, [A, B, X], space))
-        assert tree.path_blocks(handle) == [10 * i, 10 * i + 1]
+        assert list(tree.path_blocks(handle)) == [10 * i, 10 * i + 1]
 
 
 def test_eviction_in_one_namespace_frees_no_locked_block_of_another() -> None:
@@ -202,7 +202,7 @@ def test_c1_the_matched_node_itself_survives_an_eviction_of_everything() -> None
     freed = tree.evict(100)
 
     assert sorted(freed) == [4, 5, 6, 7]
-    assert tree.path_blocks(handle) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert list(tree.path_blocks(handle)) == [0, 1, 2, 3, 8, 9, 10, 11]
     tree.unlock(handle)
     assert sorted(tree.evict(100)) == [0, 1, 2, 3, 8, 9, 10, 11]
     assert list(tree.nodes()) == []
@@ -232,13 +232,13 @@ def test_a_split_under_a_lock_keeps_both_handles_right() -> None:
     shallow = tree.lock(match(tree, [A, B, X]))
 
     check_tree(tree)
-    assert tree.path_blocks(deep) == [0, 1, 2, 3]
-    assert tree.path_blocks(shallow) == [0, 1]
+    assert list(tree.path_blocks(deep)) == [0, 1, 2, 3]
+    assert list(tree.path_blocks(shallow)) == [0, 1]
     tree.unlock(deep)
     check_tree(tree)
     assert (tree.num_evictable_blocks, tree.num_protected_blocks) == (2, 2)
     assert sorted(tree.evict(9)) == [2, 3]
-    assert tree.path_blocks(shallow) == [0, 1]
+    assert list(tree.path_blocks(shallow)) == [0, 1]
 
 
 def test_a_stale_match_cannot_be_locked() -> None:
@@ -316,7 +316,7 @@ def test_a_decoding_handle_grows_one_node() -> None:
         tree.extend(handle, pack_ids([token]), [BlockId(block)])
         check_tree(tree)
 
-    assert tree.path_blocks(handle) == [0, 1, 2, 3]
+    assert list(tree.path_blocks(handle)) == [0, 1, 2, 3]
     assert sum(1 for _ in tree.nodes()) == 2
 
 
@@ -329,8 +329,8 @@ def test_two_handles_at_one_node_branch_when_they_extend() -> None:
     tree.extend(two, pack_ids([C]), [BlockId(2)])
 
     check_tree(tree)
-    assert tree.path_blocks(one) == [0, 1]
-    assert tree.path_blocks(two) == [0, 2]
+    assert list(tree.path_blocks(one)) == [0, 1]
+    assert list(tree.path_blocks(two)) == [0, 2]
 
 
 def test_the_loser_of_a_race_takes_over_the_winners_blocks() -> None:
@@ -343,7 +343,7 @@ def test_the_loser_of_a_race_takes_over_the_winners_blocks() -> None:
     check_tree(tree)
     assert result.blocks == [0, 1, 7]
     assert result.duplicates == [5, 6]
-    assert tree.path_blocks(two) == [0, 1, 7]
+    assert list(tree.path_blocks(two)) == [0, 1, 7]
 
 
 def test_a_locked_tail_survives_without_a_split() -> None:
@@ -357,7 +357,7 @@ def test_a_locked_tail_survives_without_a_split() -> None:
 
     check_tree(tree)
     assert tree.evict(9) == []
-    assert tree.path_blocks(pin) == [0, 1]
+    assert list(tree.path_blocks(pin)) == [0, 1]
     tree.unlock(handle)
     assert tree.evict(9) == []
     tree.unlock(pin)

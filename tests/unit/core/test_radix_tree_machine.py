@@ -83,7 +83,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.hold(self.tree.lock(found), namespace, tokens[: found.matched_len])
         if keep_tail and found.tail is not None:
             pin = self.tree.lock_tail(found.tail)
-            blocks = self.tree.path_blocks(pin)
+            blocks = list(self.tree.path_blocks(pin))
             path = next(path for path, block in self.truth.block_at.items() if block == blocks[-1])
             assert path[1][: found.total_len] == tokens[: found.total_len]
             assert found.tail.block in blocks
@@ -140,7 +140,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert self.tree.num_protected_blocks == self.truth.num_protected
         for held in self.held:
             blocks = self.truth.blocks(held.namespace, held.tokens)
-            assert self.tree.path_blocks(held.handle) == blocks
+            assert list(self.tree.path_blocks(held.handle)) == blocks
 
     def teardown(self) -> None:
         if not hasattr(self, "tree"):
