@@ -161,12 +161,12 @@ class Engine:
     def step(self) -> list[StepEvent]:
         """Run one forward pass over all that is due, and return what it meant for each request."""
         kept, self._kept = self._kept, []
-        return kept + self.core.step()
+        return kept + (self.core.step() if self.core.has_work else [])
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return self.core.has_work
+        """Whether `step` would return or do anything."""
+        return bool(self._kept) or self.core.has_work
 
     # -- inside --------------------------------------------------------------------------------
 
