@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 from benchmarks.machine import describe_machine
 from benchmarks.summary import percentile
 from radixserve.config import SchedulerConfig
-from radixserve.core.admission import GROWTH_TOKENS
+from radixserve.core.admission import MIN_GROWTH_TOKENS
 from radixserve.core.plan import StepResult
 from radixserve.core.prefix_cache import PrefixCache
 from radixserve.core.radix_tree import RadixTree
@@ -244,9 +244,11 @@ class Decoding:
     ) -> list[int]:
         """Time steps in which all 64 decode, over as many fresh schedulers as that takes."""
         times: list[int] = []
-        steps = GROWTH_TOKENS - BLOCK_SIZE
+        steps = MIN_GROWTH_TOKENS - BLOCK_SIZE
         while len(times) < samples:
-            decoding = cls(steps=GROWTH_TOKENS, stagger=stagger, num_waiting=num_waiting, dice=dice)
+            decoding = cls(
+                steps=MIN_GROWTH_TOKENS, stagger=stagger, num_waiting=num_waiting, dice=dice
+            )
             gc.collect()
             gc.disable()
             try:

@@ -65,6 +65,14 @@ class CacheConfig:
     """Share of the memory that is free after the weights are loaded."""
     num_blocks: int | None = None
     """Exact number of blocks; overrides both."""
+    swap_space_bytes: int | None = None
+    """Host memory for the KV of preempted requests; 0 is off. When None, 256 MiB or, if that is
+    less, an eighth of what is free beside the pool."""
+    eviction_policy: str = "lru"
+    """Which cached prefix goes first when blocks run out: lru, fifo, lfu, lfu-da, slru, 2q, gdsf,
+    learned, adaptive."""
+    hold_share: float = 0.5
+    """Most of the pool that hints of requests may hold back from eviction."""
     prefix_cache: bool = True
     """False computes every prompt in full: for comparisons."""
 
@@ -72,6 +80,7 @@ class CacheConfig:
         _require(1 <= self.block_size <= 1024, "block_size", "from 1 to 1024", self.block_size)
         fraction = self.memory_fraction
         _require(0 < fraction <= 0.95, "memory_fraction", "above 0 and at most 0.95", fraction)
+        _require(0 <= self.hold_share <= 1, "hold_share", "from 0 to 1", self.hold_share)
         _require(
             self.num_blocks is None or self.num_blocks >= 1, "num_blocks", ">= 1", self.num_blocks
         )
@@ -80,6 +89,12 @@ class CacheConfig:
             "kv_cache_memory_bytes",
             "above 0",
             self.kv_cache_memory_bytes,
+        )
+        _require(
+            self.swap_space_bytes is None or self.swap_space_bytes >= 0,
+            "swap_space_bytes",
+            "at least 0",
+            self.swap_space_bytes,
         )
 
 
@@ -93,12 +108,18 @@ class SchedulerConfig:
     """Most tokens computed in one step."""
     prefill_chunk_len: int | None = None
     """Most prompt tokens of one Req in one step; `max_num_batched_tokens` when None."""
-    schedule_policy: Literal["lpm", "fcfs"] = "lpm"
-    """lpm: longest cached prefix first, with ageing; fcfs: in order of arrival."""
-    max_wait_s: float = 10.0
-    """A Req that has waited this long goes before every younger one of its priority (lpm)."""
+    schedule_policy: str = "sweep"
+    """sweep: depth first over the waiting prompts, with a bound on every wait; dfs, lpm, fair,
+    priority, fcfs: see core/policies; or package.module:ClassName for one of your own."""
+    aged_every: int = 64
+    """Of this many admissions, at least one is the Req that arrived first (sweep, fair)."""
     max_queue_len: int = 1024
     """Most Reqs waiting; beyond it a request is refused with 429."""
+    preemption_mode: Literal["auto", "recompute", "swap"] = "auto"
+    """What becomes of the KV of a Req that gives way: computed again, kept in host memory, or
+    (auto) whichever takes less time by this machine's measured speeds."""
+    max_queued_tokens: int | None = None
+    """Most tokens waiting, likewise."""
 
     def __post_init__(self) -> None:
         _require(self.max_num_seqs >= 1, "max_num_seqs", "at least 1", self.max_num_seqs)
@@ -114,13 +135,20 @@ class SchedulerConfig:
             "at least 1",
             self.prefill_chunk_len,
         )
+        _require(self.aged_every >= 1, "aged_every", "at least 1", self.aged_every)
         _require(
-            self.schedule_policy in ("lpm", "fcfs"),
-            "schedule_policy",
-            "lpm or fcfs",
-            self.schedule_policy,
+            self.max_queued_tokens is None or self.max_queued_tokens >= 1,
+            "max_queued_tokens",
+            "at least 1",
+            self.max_queued_tokens,
         )
-        _require(self.max_wait_s >= 0, "max_wait_s", "at least 0", self.max_wait_s)
+        modes = ("auto", "recompute", "swap")
+        _require(
+            self.preemption_mode in modes,
+            "preemption_mode",
+            ", ".join(modes),
+            self.preemption_mode,
+        )
         _require(self.max_queue_len >= 1, "max_queue_len", "at least 1", self.max_queue_len)
 
 
@@ -149,6 +177,12 @@ class EngineConfig:
     """Seeds the requests that bring no seed of their own; from the system's entropy when None."""
 
     def __post_init__(self) -> None:
+        _require(
+            self.scheduler.preemption_mode != "swap" or self.cache.swap_space_bytes != 0,
+            "swap_space_bytes",
+            "above 0 for preemption_mode swap",
+            self.cache.swap_space_bytes,
+        )
         _require(
             self.num_threads is None or self.num_threads >= 1,
             "num_threads",

@@ -13,6 +13,7 @@
         QueueFullError          429   carries retry_after_s
         ShuttingDownError       503
       RequestAbortedError             raised to a stream's reader when the server ended it
+      RequestTimeoutError       504   the request's own timeout_s was up before its first token
       BackendError              500   device or kernel failed: this step's requests fail
         BackendUnavailableError       at selection: says what is missing
       EngineDeadError           503   the engine's loop has stopped; /health goes red
@@ -123,6 +124,14 @@ class RequestAbortedError(RadixServeError):
     status_hint = 503
     code = "request_aborted"
     error_type = "service_unavailable_error"
+
+
+class RequestTimeoutError(RadixServeError):
+    """The request's own time was up before its first token."""
+
+    status_hint = 504
+    code = "timeout"
+    error_type = "timeout_error"
 
 
 class BackendError(RadixServeError):

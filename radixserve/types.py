@@ -69,6 +69,8 @@ class FinishReason(enum.Enum):
     """A stop token or a stop string was produced."""
     LENGTH = "length"
     """`max_tokens` or the context's end was reached."""
+    TIMEOUT = "timeout"
+    """The request's own time was up; the output so far is good."""
     ABORT = "abort"
     """The caller gave up, or the server is shutting down."""
     ERROR = "error"

@@ -98,6 +98,27 @@ CACHE_FLAGS = (
         metavar="F",
     ),
     Flag(
+        "--swap-space",
+        "engine.cache.swap_space_bytes",
+        "host memory for the KV of preempted requests, as in 1GiB; 0 is off (default: 256MiB, or "
+        "less where little is free)",
+        read=read_byte_count,
+        metavar="BYTES",
+    ),
+    Flag(
+        "--eviction-policy",
+        "engine.cache.eviction_policy",
+        "which prefix goes first: lru, fifo, lfu, lfu-da, slru, 2q, gdsf, learned, adaptive",
+        metavar="POLICY",
+    ),
+    Flag(
+        "--hold-share",
+        "engine.cache.hold_share",
+        "most of the pool that hints of requests may hold back",
+        read=float,
+        metavar="F",
+    ),
+    Flag(
         "--no-prefix-cache",
         "engine.cache.prefix_cache",
         "compute every prompt in full, for comparisons",
@@ -122,21 +143,33 @@ SCHEDULER_FLAGS = (
     Flag(
         "--schedule-policy",
         "engine.scheduler.schedule_policy",
-        "lpm admits the longest cached prefix first, fcfs in order of arrival",
-        choices=("lpm", "fcfs"),
+        "order of the queue: sweep, dfs, lpm, fair, priority, fcfs, or package.module:ClassName",
+        metavar="POLICY",
     ),
     Flag(
-        "--max-wait-s",
-        "engine.scheduler.max_wait_s",
-        "seconds after which a request goes before all younger ones",
-        read=float,
-        metavar="S",
+        "--aged-every",
+        "engine.scheduler.aged_every",
+        "of this many admissions, one at least is the request that arrived first",
+        read=int,
     ),
     Flag(
         "--max-queue-len",
         "engine.scheduler.max_queue_len",
         "most waiting requests; beyond it the answer is 429",
         read=int,
+    ),
+    Flag(
+        "--max-queued-tokens",
+        "engine.scheduler.max_queued_tokens",
+        "most waiting tokens, likewise (default: no limit)",
+        read=int,
+    ),
+    Flag(
+        "--preemption-mode",
+        "engine.scheduler.preemption_mode",
+        "a request that gives way computes its KV again, or keeps it in host memory; auto is "
+        "whichever is quicker here",
+        choices=("auto", "recompute", "swap"),
     ),
 )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radixserve.core.common_prefix import common_prefix_len
+from radixserve.core.preemption import queue_order
 from radixserve.core.prefix_cache import PrivateTail
 from radixserve.core.req import ReqState
 from radixserve.types import ID_BYTES, BlockId
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from radixserve.core.prefix_match import PrefixMatch
     from radixserve.core.req import Req
 
-GROWTH_TOKENS = 64
-"""Output tokens that admission leaves room for, for each running Req. Without any room, a newcomer
-is admitted into blocks that the running ones need a few steps later, and is preempted again."""
+MIN_GROWTH_TOKENS = 64
+MAX_GROWTH_TOKENS = 4096
+CALM_STEPS = 64
+"""Steps without a preemption after which the reserve is halved."""
 
 
 def share_prefill_budget(remaining: Sequence[int], budget: int, chunk_len: int) -> list[int]:
@@ -57,13 +59,43 @@ def has_room_for_prompt(remaining: Sequence[int], budget: int, chunk_len: int) -
     return oldest + sum(min(length, chunk_len) for length in remaining[1:]) < budget
 
 
-def growth_blocks(running: Iterable[Req], block_size: int) -> int:
-    """Return the blocks that running Reqs will want soon, beyond those they hold."""
+class GrowthReserve:
+    """Output tokens that admission leaves room for, for each running Req.
+
+    Without any room, a newcomer is admitted into blocks that the running ones need a few steps
+    later, and is preempted again. How much is right depends on the load, so it is learnt: doubled
+    by each preemption, halved after a while without one, down to where it began.
+    """
+
+    __slots__ = ("_calm_steps", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = MIN_GROWTH_TOKENS
+        self._calm_steps = 0
+
+    def __repr__(self) -> str:
+        return f"<GrowthReserve {self.tokens} tokens a Req>"
+
+    def step_passed(self, *, has_preempted: bool) -> None:
+        """Learn from a step that has been planned."""
+        self._calm_steps = 0 if has_preempted else self._calm_steps + 1
+        if has_preempted:
+            self.tokens = min(2 * self.tokens, MAX_GROWTH_TOKENS)
+        elif self._calm_steps % CALM_STEPS == 0:
+            self.tokens = max(self.tokens // 2, MIN_GROWTH_TOKENS)
+
+
+def growth_blocks(running: Iterable[Req], block_size: int, growth_tokens: int) -> int:
+    """Return the blocks that running Reqs will want soon, beyond those they hold.
+
+    Args:
+        growth_tokens: Output tokens that each of them is expected to add.
+    """
     blocks = 0
     for req in running:
         if req.lease is None:
             continue
-        soon = min(req.total_len + GROWTH_TOKENS, req.max_total_len - 1)
+        soon = min(req.total_len + growth_tokens, req.max_total_len - 1)
         blocks += max(0, -(-soon // block_size) - len(req.lease.table))
     return blocks
 
@@ -87,6 +119,16 @@ def never_fits(
             f"holds {num_blocks * block_size} tokens ({num_blocks} blocks of {block_size})"
         )
     return None
+
+
+def lowest_below(running: Iterable[Req], priority: int) -> Req | None:
+    """Return the running Req that gives way first to one of a strictly higher `priority`.
+
+    The lowest class, in it the youngest; None if nobody is below. Who has been preempted before
+    does not give way again: so everybody ends, whatever keeps arriving above.
+    """
+    below = (req for req in running if req.spec.priority < priority and not req.num_preemptions)
+    return max(below, key=queue_order, default=None)
 
 
 def shared_span(req: Req, other: Req) -> int:

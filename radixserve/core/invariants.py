@@ -6,15 +6,19 @@
  3 Shape       every node but a root: len(tokens) == len(blocks) * block_size > 0, filed under its
                first block, siblings sorted, links agree, end_len right; roots are empty
  4 Locks       lock_ref = live handles at or below the node
- 5 Evictable   the eviction index holds exactly the unlocked leaves
+ 5 Evictable   the eviction index holds exactly the unlocked leaves, in its own order
  6 Ages        last_access never grows from parent to child
  7 Tables      a running Req's table = its handle's path + its private blocks, and covers its
                computed tokens; the handle's path spells the Req's own tokens
- 8 In flight   no block named by the running plan is free; without a plan no copy is pending
+ 8 In flight   no block that the running plan computes in, copies or swaps into is free; nobody
+               else copies or swaps into it; without a plan no copy and no swap-in is pending
  9 Answers     a Req is in exactly one of inbox, waiting, running, finished; finishing emits one
                output (the table in `req` and `Queues` make a second one impossible)
 10 Content     a cached block's KV was written by the tokens on its path, for its namespace. Only a
                runner can see KV; the tests' fake runner checks this at every step
+11 Host        each host block is in exactly one of: the free list, one waiting Req's record, the
+               sources of the running plan's swap-ins. A record covers the Req's table from its
+               first block to its last saved token. Nothing is swapped out over another's swap-in
 
 `check_tree`, `check_cache` and `check` cost O(everything): for tests, and on demand in a server.
 """
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def check(scheduler: Scheduler) -> None:
-    """Check invariants 1 to 9.
+    """Check invariants 1 to 9 and 11.
 
     Raises:
         InvariantError: with the number of the first broken one and a dump of the state.
@@ -49,6 +53,7 @@ def check(scheduler: Scheduler) -> None:
     for req in reqs:
         _check_req(req, scheduler)
     _check_in_flight(scheduler)
+    _check_swap_space(scheduler)
     names = [req.req_id for req in reqs]
     _require(9, len(names) == len(set(names)), f"a Req is in two queues: {names}")
     _require(9, set(names) <= scheduler.live_ids, "a finished Req is still queued")
@@ -103,8 +108,7 @@ def check_tree(tree: RadixTree) -> None:
     indexed = list(tree.evictable)
     _require(5, len(indexed) == len(leaves), f"{len(indexed)} indexed of {len(leaves)} leaves")
     _require(5, set(indexed) == leaves, "the eviction index holds other nodes than the leaves")
-    ages = [leaf.last_access for leaf in indexed]
-    _require(5, ages == sorted(ages), f"the eviction index is out of order: {ages}")
+    tree.evictable.check()
     _require(2, evictable == tree.num_evictable_blocks, f"{evictable} evictable; {tree!r}")
     _require(2, protected == tree.num_protected_blocks, f"{protected} protected; {tree!r}")
 
@@ -174,12 +178,44 @@ def _check_in_flight(scheduler: Scheduler) -> None:
         return
     named = {block for row in plan.reqs for block in unpack_ids(row.block_table)}
     named.update(block for copy in plan.copies for block in (copy.source, copy.target))
+    swapped_in = [block for swap in plan.swap_ins for block in unpack_ids(swap.blocks)]
+    named.update(swapped_in)
     free = [block for block in named if scheduler.cache.pool.is_free(block)]  # type: ignore[arg-type]
     _require(8, not free, f"step {plan.step} names the free blocks {free}")
     sources = {copy.source for copy in plan.copies}
-    targets = [copy.target for copy in plan.copies]
+    targets = [copy.target for copy in plan.copies] + swapped_in
     _require(8, sources.isdisjoint(targets), "a block is copied from and to in one step")
     _require(8, len(targets) == len(set(targets)), "two copies go to one block")
+
+
+def _check_swap_space(scheduler: Scheduler) -> None:
+    space, plan = scheduler.swap_space, scheduler.in_flight
+    owners: Counter[int] = Counter(space.being_read)
+    for block in range(space.pool.num_blocks):
+        owners[block] += space.pool.is_free(block)  # type: ignore[arg-type]
+    for req in scheduler.queues:
+        if req.swapped is None:
+            continue
+        saved = req.swapped
+        owners.update(saved.host_blocks)
+        end = saved.first_block + len(saved.host_blocks)
+        covered = -(-saved.num_tokens // space.block_size)
+        _require(11, req.state is ReqState.WAITING, f"{req!r} runs with {saved}")
+        _require(11, end == covered, f"{saved} covers {end} blocks, not {covered}")
+        _require(11, saved.num_tokens < req.total_len, f"{req!r} has saved too much: {saved}")
+    wrong = {block: count for block, count in owners.items() if count != 1}
+    _require(11, not wrong, f"host blocks with other than one owner: {wrong}; {space!r}")
+    if plan is None:
+        _require(11, not space.being_read, "no plan is in flight, but host blocks are being read")
+        return
+    outs = [(block, s.req_id) for s in plan.swap_outs for block in unpack_ids(s.host_blocks)]
+    written = dict(outs)
+    _require(11, len(written) == len(outs), f"two swap-outs go to one host block: {outs}")
+    for swap in plan.swap_ins:
+        for block in unpack_ids(swap.host_blocks):
+            _require(11, block in space.being_read, f"{swap} reads a block that may be taken")
+            owner = written.get(block, swap.req_id)
+            _require(11, owner == swap.req_id, f"{swap} reads what {owner} overwrites")
 
 
 def _require(number: int, holds: bool, message: str) -> None:

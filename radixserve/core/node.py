@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from radixserve.core.eviction.hints import NEVER
 from radixserve.types import ID_BYTES
 
 if TYPE_CHECKING:
     from array import array
 
     from radixserve.core.children import Children
+    from radixserve.core.eviction.hints import Hold
     from radixserve.types import Namespace
 
 
@@ -23,14 +25,20 @@ class Node:
 
     __slots__ = (
         "blocks",
+        "born_at",
         "children",
+        "digest",
         "end_len",
+        "hits",
+        "hold",
         "key",
         "last_access",
         "lock_ref",
         "namespace",
+        "num_branches",
         "parent",
         "serial",
+        "use",
     )
 
     def __init__(
@@ -54,6 +62,18 @@ class Node:
         self.last_access: int = parent.last_access if parent else 0
         self.children: Children | None = None
         """None in a leaf: most nodes are leaves, and a sorted container is not small."""
+        self.born_at = 0
+        """The tree's clock when the beginning of this run was published."""
+        self.hits = 0
+        """Uses of this run that have ended, the one that published its beginning included."""
+        self.num_branches = 0
+        """Children it was ever given: from 2 on, different Reqs have shared it."""
+        self.use = NEVER
+        """The last use that has ended."""
+        self.hold: Hold | None = None
+        """A hint's mark."""
+        self.digest = 0
+        """Checksum of the path above this run, 0 unless the eviction order asks for digests."""
 
     def __repr__(self) -> str:
         return f"<Node ..{self.end_len} {len(self.blocks)} blocks lock_ref={self.lock_ref}>"

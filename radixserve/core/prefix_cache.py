@@ -26,12 +26,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from radixserve.core.block_pool import BlockPool
+from radixserve.core.eviction import NO_HINT, LruIndex
 from radixserve.core.plan import BlockCopy
 from radixserve.core.radix_tree import RadixTree
 from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, BlockId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve.core.eviction import EvictionIndex, ReleaseHint
     from radixserve.core.prefix_match import PrefixHandle, PrefixMatch
     from radixserve.types import Namespace, PackedIds
 
@@ -88,15 +92,22 @@ class PrefixCache:
     Args:
         num_blocks: Blocks in the pool.
         block_size: Tokens a block.
+        make_index: The eviction order; least recently used by default.
     """
 
     shares_prefixes = True
     """Whether what one Req publishes can be found by another."""
 
-    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int,
+        make_index: Callable[[], EvictionIndex] = LruIndex,
+    ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
-        self.tree = RadixTree(block_size)
+        self.tree = RadixTree(block_size, make_index)
         self.num_evicted_blocks = 0
 
     def __repr__(self) -> str:
@@ -208,9 +219,11 @@ class PrefixCache:
             self.tree.unlock(lease.tail_pin)
             lease.tail_pin = None
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, hint: ReleaseHint = NO_HINT) -> None:
         """Give back everything a lease holds: the one way out for finish, abort and preemption.
 
+        Args:
+            hint: What is known of the published blocks' future.
         Mutates: the lease is dead afterwards.
         Raises:
             InvariantError: it was released before (4).
@@ -222,8 +235,18 @@ class PrefixCache:
         lease.handle = None
         lease.table = array("I")
         lease.num_shared = 0
-        self.tree.unlock(handle)
+        self.tree.unlock(handle, hint)
         self.pool.free(private)
+
+    def exclusive_start(self, lease: Lease) -> int:
+        """Return the place in the lease's table from which on nobody else uses the blocks.
+
+        Complexity: O(depth).
+        """
+        node = _alive(lease).node
+        while node is not None and node.parent is not None and node.lock_ref == 1:
+            node = node.parent
+        return 0 if node is None else node.end_len // self.block_size
 
     def evict(self, count: int) -> int:
         """Move `count` blocks, or all evictable ones if fewer, from the tree to the free list.

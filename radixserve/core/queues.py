@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sortedcontainers import SortedKeyList
-
-from radixserve.core.preemption import queue_order
 from radixserve.core.req import Req, ReqEvent, ReqState
+from radixserve.core.waiting import WaitingQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from radixserve.core.req import ReqSpec
     from radixserve.types import ReqId
 
 
 class Queues:
-    """Waiting Reqs in queue order and running ones by name.
+    """Waiting Reqs in order and running ones by name. A preempted Req has its old place again.
 
-    Queue order is higher priority first, then arrival; a preempted Req has its old place again.
+    Args:
+        sort_key: The queue policy's.
     """
 
     __slots__ = ("_arrivals", "running", "waiting")
 
-    def __init__(self) -> None:
-        self.waiting: SortedKeyList[Req] = SortedKeyList(key=queue_order)
+    def __init__(self, sort_key: Callable[[Req], Any]) -> None:
+        self.waiting = WaitingQueue(sort_key)
         self.running: dict[ReqId, Req] = {}
         self._arrivals = 0
 
@@ -44,7 +43,7 @@ class Queues:
         return next((req for req in self.waiting if req.req_id == req_id), None)
 
     def arrive(self, spec: ReqSpec, now: float) -> None:
-        """Put a new Req behind all others of its priority."""
+        """Let a new Req wait, behind those that arrived before."""
         self._arrivals += 1
         self.waiting.add(Req(spec, arrival=self._arrivals, now=now))
 

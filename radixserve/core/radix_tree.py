@@ -32,10 +32,12 @@ from __future__ import annotations
 
 from array import array
 from typing import TYPE_CHECKING, cast
+from zlib import crc32
 
 from radixserve.core.children import Children
 from radixserve.core.common_prefix import common_prefix_bytes
-from radixserve.core.eviction import EvictionIndex, LruIndex
+from radixserve.core.eviction import NO_HINT, EvictionIndex, LruIndex
+from radixserve.core.eviction.hints import COLD, Hold, Use
 from radixserve.core.node import Node
 from radixserve.core.prefix_match import InsertResult, PrefixHandle, PrefixMatch, TailMatch
 from radixserve.errors import InvariantError
@@ -44,6 +46,7 @@ from radixserve.types import ID_BYTES, BlockId
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from radixserve.core.eviction import ReleaseHint
     from radixserve.types import Namespace, PackedIds
 
 
@@ -66,6 +69,7 @@ class RadixTree:
         self._roots: dict[Namespace, Node] = {}
         self._handles: set[PrefixHandle] = set()
         self._clock = 0
+        self._now_s = 0.0
         self._serial = 0
 
     def __repr__(self) -> str:
@@ -168,9 +172,11 @@ class RadixTree:
         """Pin the node that holds a tail's block, without a split. Complexity: O(depth)."""
         return self._lock_node(tail.node)
 
-    def unlock(self, handle: PrefixHandle) -> None:
+    def unlock(self, handle: PrefixHandle, hint: ReleaseHint = NO_HINT) -> None:
         """Give a lock back; its path counts as used just now.
 
+        Args:
+            hint: What is known of the path's future. It orders the eviction, and no more.
         Raises:
             InvariantError: the handle was given back before (4).
         Complexity: O(depth).
@@ -180,23 +186,42 @@ class RadixTree:
             raise InvariantError(4, "a prefix handle is unlocked twice")
         handle.node = None
         self._handles.remove(handle)
-        self._clock += 1
+        self._clock = clock = self._clock + 1
+        use = Use(hint.ending)
         node: Node | None = end
         while node is not None:
-            node.last_access = self._clock
+            node.last_access = clock
+            node.hits += 1
+            node.use = use
+            if node.hold is COLD:
+                node.hold = None
             node.lock_ref -= 1
             if node.lock_ref == 0:
                 self.num_protected_blocks -= len(node.blocks)
                 self.num_evictable_blocks += len(node.blocks)
+            use.turn += 1
             node = node.parent
+        use.turn += end.hits - 2  # neither the root nor this use
+        if hint is not NO_HINT:
+            self._take_hint(end, hint)
+        self.evictable.used(end)
         self._settle_leaf(end)
+
+    def tick(self, now_s: float) -> None:
+        """Tell the eviction order the time, in seconds on any clock that only grows."""
+        self._now_s = now_s
+        self.evictable.tick(now_s)
 
     # -- publishing ----------------------------------------------------------------------------
 
     def insert(
-        self, key: PackedIds, blocks: Sequence[BlockId], namespace: Namespace
+        self,
+        key: PackedIds,
+        blocks: Sequence[BlockId],
+        namespace: Namespace,
+        hint: ReleaseHint = NO_HINT,
     ) -> InsertResult:
-        """Publish whole blocks from the root on. See `extend`.
+        """Publish whole blocks from the root on. See `extend` and `unlock`.
 
         Mutates: the tree, which owns the blocks that are not returned as duplicates.
         Complexity: O(bytes).
@@ -206,7 +231,7 @@ class RadixTree:
         try:
             return self.extend(handle, key, blocks)
         finally:
-            self.unlock(handle)
+            self.unlock(handle, hint)
 
     def extend(
         self, handle: PrefixHandle, key: PackedIds, blocks: Sequence[BlockId]
@@ -241,8 +266,8 @@ class RadixTree:
     def evict(self, count: int) -> list[BlockId]:
         """Give up `count` blocks, or all that are evictable if they are fewer.
 
-        The oldest unlocked leaf goes first; a leaf that is longer than needed loses its tail only;
-        a parent whose last child went becomes a candidate with its own age.
+        The unlocked leaf that the eviction order names goes first; a leaf that is longer than
+        needed loses its tail only; a parent whose last child went becomes a candidate itself.
 
         Returns: the freed blocks, which nobody owns any more.
         Complexity: O(leaves given up * log n): never a scan.
@@ -334,13 +359,19 @@ class RadixTree:
         )
         upper.lock_ref = node.lock_ref
         upper.last_access = node.last_access
+        upper.born_at, upper.hits, upper.use = node.born_at, node.hits, node.use
+        upper.hold = COLD if node.hold is COLD else None
+        upper.num_branches = 1
+        upper.digest = node.digest
         node.parent.children.put(upper.first_block(self._block_bytes), upper)
         node.parent = upper
         node.key = node.key[cut:]
         node.blocks = node.blocks[num_blocks:]
         upper.children = Children()
         upper.children.put(node.first_block(self._block_bytes), node)
+        self._set_digest(node)
         self.version += 1
+        self.evictable.split(upper, node)
         return upper
 
     def _descend(self, handle: PrefixHandle, key: PackedIds) -> tuple[list[BlockId], int]:
@@ -387,10 +418,48 @@ class RadixTree:
             serial=self._next_serial(),
         )
         child.lock_ref = 1
+        child.born_at = self._clock
         if node.children is None:
             node.children = Children()
         node.children.put(child.first_block(self._block_bytes), child)
+        node.num_branches += 1
         handle.node = child
+        self._set_digest(child)
+        self.evictable.born(child)
+
+    def _set_digest(self, node: Node) -> None:
+        if self.evictable.needs_digests:
+            assert node.parent is not None
+            node.digest = crc32(node.parent.key, node.parent.digest)
+
+    def _take_hint(self, end: Node, hint: ReleaseHint) -> None:
+        """Mark what a hint says goes first, and hold what is left of the path."""
+        node = end
+        if hint.cold_from is not None and end.children is None:
+            node = self._chill(end, -(-hint.cold_from // self.block_size))
+        if hint.hold_s > 0 and not node.is_root:
+            until_s = self._now_s + hint.hold_s
+            if node.hold is None or node.hold.until_s < until_s:
+                node.hold = Hold(until_s, hint.priority)
+
+    def _chill(self, end: Node, first_block: int) -> Node:
+        """Let the end of a path go first, as far as it is nobody else's; return what is above.
+
+        Args:
+            first_block: Blocks from the root that are spared.
+        """
+        node = end
+        while not node.is_root and node.lock_ref == 0 and node.num_branches <= 1:
+            assert node.parent is not None
+            start = node.end_len // self.block_size - len(node.blocks)
+            is_held = node.hold is not None and node.hold.until_s > self._now_s
+            if is_held or start + len(node.blocks) <= first_block:
+                break
+            if start < first_block:
+                self._split(node, first_block - start)
+            node.hold = COLD
+            node = node.parent
+        return node
 
     def _settle_leaf(self, node: Node) -> None:
         """File a node that may have become an unlocked leaf, or drop an empty root."""

@@ -6,6 +6,9 @@
        |  `-- finish -------|--|-------------'
        `------ preempt -----'
 
+A preempted Req waits like any other. It may have a record of KV saved in host memory (`swapped`),
+which the admission that ends the wait uses or drops.
+
 How far a Req has come is derived from three lengths, never stored as a phase:
 
     tokens     [ p p p p p p p p | o o o ]       prompt, then output
@@ -17,14 +20,18 @@ How far a Req has come is derived from three lengths, never stored as a phase:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from radixserve.core.eviction.hints import NO_HINT, Ending, ReleaseHint
+from radixserve.core.plan import ReqOutput
 from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, FinishReason, Namespace, ReqId, pack_ids
 
 if TYPE_CHECKING:
     from radixserve.core.prefix_cache import Lease
+    from radixserve.core.prefix_match import PrefixMatch
+    from radixserve.core.swap_space import SwappedKV
     from radixserve.types import PackedIds, SamplingParams, TokenId
 
 
@@ -53,6 +60,9 @@ TRANSITIONS: dict[tuple[ReqState, ReqEvent], ReqState] = {
 """Anything that is not in here is a bug."""
 
 
+TURN_ENDED = ReleaseHint(ending=Ending.TURN)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReqSpec:
     """What a caller asks for. `params.seed` and the stop tokens have been filled in."""
@@ -63,6 +73,12 @@ class ReqSpec:
     namespace: Namespace = field(default_factory=Namespace)
     priority: int = 0
     """Higher goes first."""
+    tenant: str = ""
+    """Whom the work is counted for by the policy that shares fairly."""
+    deadline: float | None = None
+    """Seconds on `schedule`'s clock after which the Req ends with what it has."""
+    hint: ReleaseHint = NO_HINT
+    """What the caller knows of the future of this path; orders eviction, and no more."""
     fork_of: ReqId | None = None
     """A running Req whose tokens this prompt extends: its partly filled block can be copied."""
 
@@ -83,10 +99,13 @@ class Req:
         "leader",
         "leader_span",
         "lease",
+        "match_memo",
         "num_preemptions",
+        "preempted_len",
         "queued_at",
         "spec",
         "state",
+        "swapped",
         "tokens",
     )
 
@@ -106,6 +125,13 @@ class Req:
         self.admitted_once = False
         self.lease: Lease | None = None
         self.num_preemptions = 0
+        self.preempted_len = 0
+        """Most tokens that had been computed when the Req was preempted: up to here, computing is
+        computing again."""
+        self.swapped: SwappedKV | None = None
+        """KV in host memory, of a Req that was preempted and waits. Written by `SwapSpace`."""
+        self.match_memo: PrefixMatch | None = None
+        """The last match; good for as long as the tree's version is the same."""
         self.leader: Req | None = None
         """A running Req that is computing a prefix of this one's tokens."""
         self.leader_span = 0
@@ -170,3 +196,34 @@ class Req:
         if self.output_len >= params.max_tokens:
             return FinishReason.LENGTH
         return None
+
+    def release_hint(self, reason: FinishReason) -> ReleaseHint:
+        """Return what is known of the path's future now that the Req ends for `reason`."""
+        hint = self.spec.hint
+        if reason is not FinishReason.STOP or hint.ending is not Ending.UNKNOWN:
+            return hint
+        return TURN_ENDED if hint is NO_HINT else replace(hint, ending=Ending.TURN)
+
+    def output(
+        self,
+        new_tokens: tuple[TokenId, ...],
+        *,
+        reason: FinishReason | None = None,
+        error: str | None = None,
+    ) -> ReqOutput:
+        """Return what a step did for this Req.
+
+        Args:
+            new_tokens: Already appended.
+            reason: Why the Req has ended, if it has.
+            error: What went wrong, if the reason is ERROR.
+        """
+        return ReqOutput(
+            req_id=self.req_id,
+            new_token_ids=new_tokens,
+            prompt_len=self.prompt_len,
+            cached_len=self.cached_len,
+            output_len=self.output_len,
+            finish_reason=reason,
+            error=error,
+        )

@@ -16,18 +16,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from radixserve.core.admission import never_fits
-from radixserve.core.plan import ReqOutput, StepPlan, StepResult
-from radixserve.core.policy import find_policy
+from radixserve.core.deadlines import Deadlines
+from radixserve.core.policies import make_policy
 from radixserve.core.queues import Queues
 from radixserve.core.req import Req, ReqSpec
+from radixserve.core.service import AttainedService
 from radixserve.core.stats import Counters, SchedulerStats
 from radixserve.core.step_builder import StepBuilder
+from radixserve.core.swap_space import SwapSpace
 from radixserve.errors import InvariantError
 from radixserve.types import FinishReason, ReqId
 
 if TYPE_CHECKING:
     from radixserve.config import SchedulerConfig
-    from radixserve.core.policy import QueuePolicy
+    from radixserve.core.plan import ReqOutput, StepPlan, StepResult
+    from radixserve.core.policies import QueuePolicy
     from radixserve.core.prefix_cache import PrefixCache
     from radixserve.types import TokenId
 
@@ -41,13 +44,14 @@ class _End:
 
 
 class Scheduler:
-    """Continuous batching with prefix reuse, chunked prefill and preemption by recomputing.
+    """Continuous batching with prefix reuse, chunked prefill and preemption.
 
     Args:
         cache: The KV memory; this scheduler is its only user.
         config: Limits and the name of the queue policy.
         max_model_len: Most tokens of prompt and output together.
         policy: Order of the waiting queue, in place of the one that `config` names.
+        swap_space: Host memory for the KV of preempted Reqs; none when None.
     """
 
     def __init__(
@@ -57,20 +61,28 @@ class Scheduler:
         *,
         max_model_len: int,
         policy: QueuePolicy | None = None,
+        swap_space: SwapSpace | None = None,
     ) -> None:
         self.cache = cache
         self.max_model_len = max_model_len
-        self.queues = Queues()
+        policy = policy or make_policy(config.schedule_policy, aged_every=config.aged_every)
+        self.queues = Queues(policy.sort_key)
+        self.service = AttainedService()
         self.counters = Counters()
+        self.swap_space = swap_space or SwapSpace(num_blocks=0, block_size=cache.block_size)
         self._builder = StepBuilder(
             self.queues,
             cache,
             config,
-            policy or find_policy(config.schedule_policy),
+            policy,
             self.counters,
+            self.service,
+            self.swap_space,
         )
         self._inbox: deque[ReqSpec | _End] = deque()
         self._live: set[ReqId] = set()
+        self._inbox_tokens = 0
+        self._deadlines = Deadlines()
         self._in_flight: StepPlan | None = None
         self._pending: list[ReqOutput] = []
 
@@ -106,6 +118,7 @@ class Scheduler:
             raise InvariantError(9, f"{spec.req_id} cannot be added: {why or 'name or prompt'}")
         self._live.add(spec.req_id)
         self._inbox.append(spec)
+        self._inbox_tokens += spec.prompt_len
 
     def abort(self, req_id: ReqId, reason: FinishReason = FinishReason.ABORT) -> None:
         """Ask for the end of a Req at the next `schedule`; unknown and finished names are ignored.
@@ -135,6 +148,11 @@ class Scheduler:
         return len(self._live) - len(self.queues.running)
 
     @property
+    def queued_tokens(self) -> int:
+        """Tokens of the Reqs that have been added and are not running."""
+        return self._inbox_tokens + self.queues.waiting.num_tokens
+
+    @property
     def in_flight(self) -> StepPlan | None:
         """The plan that has been given out and not been answered."""
         return self._in_flight
@@ -152,8 +170,10 @@ class Scheduler:
         """
         if self._in_flight is not None:
             raise InvariantError(8, "schedule() before the running plan's update()")
+        self.cache.tree.tick(now)
         self._drain_inbox(now)
-        self._in_flight = self._builder.build(now)
+        self._expire(now)
+        self._in_flight = self._builder.build()
         return self._in_flight
 
     def update(self, plan: StepPlan, result: StepResult) -> list[ReqOutput]:
@@ -183,6 +203,7 @@ class Scheduler:
         private and goes.
         """
         self._land(plan)
+        self._forget_swap_outs(plan)
         for req in self._carried_by(plan):
             self._finish(req, FinishReason.ERROR, error=why)
         return self._take_pending()
@@ -204,6 +225,11 @@ class Scheduler:
             output_tokens=self.counters.output_tokens,
             preemptions=self.counters.preemptions,
             evicted_blocks=self.cache.num_evicted_blocks,
+            swapped_out_blocks=self.counters.swapped_out_blocks,
+            swapped_in_blocks=self.counters.swapped_in_blocks,
+            recomputed_tokens=self.counters.recomputed_tokens,
+            host_blocks=self.swap_space.pool.num_blocks,
+            free_host_blocks=self.swap_space.pool.num_free,
             steps=self.counters.steps,
         )
 
@@ -213,9 +239,24 @@ class Scheduler:
         while self._inbox:
             entry = self._inbox.popleft()
             if isinstance(entry, ReqSpec):
-                self.queues.arrive(entry, now)
+                self._arrive(entry, now)
             elif (req := self.queues.find(entry.req_id)) is not None:
                 self._finish(req, entry.reason)
+
+    def _arrive(self, spec: ReqSpec, now: float) -> None:
+        self._inbox_tokens -= spec.prompt_len
+        self.queues.arrive(spec, now)
+        self.service.arrive(spec.tenant)
+        if spec.deadline is not None:
+            self._deadlines.add(spec.req_id, spec.deadline)
+
+    def _expire(self, now: float) -> None:
+        """End the Reqs whose time is up, with what they have."""
+        for deadline, req_id in self._deadlines.take_expired(now):
+            req = self.queues.find(req_id) if req_id in self._live else None
+            # The name may have been given to another Req since.
+            if req is not None and req.spec.deadline == deadline:
+                self._finish(req, FinishReason.TIMEOUT)
 
     def _land(self, plan: StepPlan) -> None:
         """The plan's copies have been made, or given up with their Reqs."""
@@ -226,10 +267,20 @@ class Scheduler:
             for req in self.queues.running.values():
                 assert req.lease is not None
                 self.cache.copy_made(req.lease)
+        self.swap_space.landed()
+
+    def _forget_swap_outs(self, plan: StepPlan) -> None:
+        """Nobody knows what of a failed plan's swap-outs was written: those Reqs recompute."""
+        if plan.swap_outs:
+            names = {swap.req_id for swap in plan.swap_outs}
+            for req in self.queues.waiting:
+                if req.req_id in names:
+                    self.swap_space.drop(req)
 
     def _carried_by(self, plan: StepPlan) -> list[Req]:
-        """Reqs that a plan computes for or copies to; a copy's target is a first private block."""
+        """Reqs that a plan computes for, swaps in, or copies to (a first private block)."""
         rows = {scheduled.req_id for scheduled in plan.reqs}
+        rows.update(swap.req_id for swap in plan.swap_ins)
         targets = {copy.target for copy in plan.copies}
         return [
             req
@@ -240,6 +291,10 @@ class Scheduler:
 
     def _advance(self, req: Req, computed_len: int, token: TokenId | None) -> None:
         assert req.lease is not None
+        self.service.serve(req.spec.tenant, computed_len - req.computed_len, token)
+        self.counters.recomputed_tokens += max(
+            0, min(computed_len, req.preempted_len) - req.computed_len
+        )
         req.computed_len = computed_len
         if computed_len // self.cache.block_size > req.lease.num_shared:
             self.cache.commit(req.lease, bytes(req.tokens), computed_len)
@@ -249,7 +304,7 @@ class Scheduler:
         self.counters.output_tokens += 1
         reason = req.ends_with(token)
         if reason is None:
-            self._pending.append(_output(req, (token,)))
+            self._pending.append(req.output((token,)))
         else:
             self._finish(req, reason, new_tokens=(token,))
 
@@ -266,30 +321,14 @@ class Scheduler:
         Its full blocks are in the tree already: every step publishes what it filled.
         """
         if req.lease is not None:
-            self.cache.release(req.lease)
+            self.cache.release(req.lease, req.release_hint(reason))
             req.lease = None
+        self.swap_space.drop(req)
         self.queues.finish(req)
+        self.service.leave(req.spec.tenant)
         self._live.remove(req.req_id)
-        self._pending.append(_output(req, new_tokens, reason=reason, error=error))
+        self._pending.append(req.output(new_tokens, reason=reason, error=error))
 
     def _take_pending(self) -> list[ReqOutput]:
         outputs, self._pending = self._pending, []
         return outputs
-
-
-def _output(
-    req: Req,
-    new_tokens: tuple[TokenId, ...],
-    *,
-    reason: FinishReason | None = None,
-    error: str | None = None,
-) -> ReqOutput:
-    return ReqOutput(
-        req_id=req.req_id,
-        new_token_ids=new_tokens,
-        prompt_len=req.prompt_len,
-        cached_len=req.cached_len,
-        output_len=req.output_len,
-        finish_reason=reason,
-        error=error,
-    )

@@ -18,6 +18,10 @@ class Counters:
     cached_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
+    swapped_out_blocks: int = 0
+    swapped_in_blocks: int = 0
+    recomputed_tokens: int = 0
+    """Tokens that had been computed before a preemption and were computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,11 @@ class SchedulerStats:
     output_tokens: int
     preemptions: int
     evicted_blocks: int
+    swapped_out_blocks: int
+    swapped_in_blocks: int
+    recomputed_tokens: int
+    host_blocks: int
+    free_host_blocks: int
     steps: int
 
     @property

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from radixserve.core.admission import (
+    GrowthReserve,
     best_private_tail,
     find_leader,
     growth_blocks,
     has_room_for_prompt,
     is_held_back,
+    lowest_below,
     share_prefill_budget,
 )
-from radixserve.core.plan import BlockCopy, SamplingState, ScheduledReq, StepPlan
+from radixserve.core.plan import (
+    BlockCopy,
+    BlockSwap,
+    SamplingState,
+    ScheduledReq,
+    StepPlan,
+)
 from radixserve.core.preemption import choose_victim, queue_order
+from radixserve.core.preemptor import Preemptor
 from radixserve.core.req import Req, ReqState
 from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from radixserve.config import SchedulerConfig
-    from radixserve.core.policy import QueuePolicy
+    from radixserve.core.policies import QueuePolicy
     from radixserve.core.prefix_cache import PrefixCache, PrivateTail
     from radixserve.core.prefix_match import PrefixMatch
     from radixserve.core.queues import Queues
+    from radixserve.core.service import AttainedService
     from radixserve.core.stats import Counters
+    from radixserve.core.swap_space import SwapSpace
+
+
+EXAMINED_REQS = 512
+"""Most waiting Reqs looked at in one step. Those that wait for a leader are passed over, and there
+may be thousands of them."""
 
 
 @dataclass(slots=True)
@@ -35,12 +54,14 @@ class _Draft:
     shares: dict[Req, int] = field(default_factory=dict)
     """Tokens each Req computes."""
     copies: list[BlockCopy] = field(default_factory=list)
+    swap_outs: dict[Req, BlockSwap] = field(default_factory=dict)
+    swap_ins: list[BlockSwap] = field(default_factory=list)
     admitted: set[Req] = field(default_factory=set)
     has_preempted: bool = False
 
 
 class StepBuilder:
-    """Turns the queues and the cache into the next step. Has no state of its own.
+    """Turns the queues and the cache into the next step; remembers how much room growth needs.
 
     Args:
         queues: Moved between by admission and preemption.
@@ -48,6 +69,8 @@ class StepBuilder:
         config: Budgets.
         policy: Order in which waiting Reqs are considered.
         counters: Told of admissions and preemptions.
+        service: What each tenant has had.
+        space: Where preempted Reqs' KV may be saved.
     """
 
     def __init__(
@@ -57,15 +80,20 @@ class StepBuilder:
         config: SchedulerConfig,
         policy: QueuePolicy,
         counters: Counters,
+        service: AttainedService,
+        space: SwapSpace,
     ) -> None:
         self._queues = queues
         self._cache = cache
         self._config = config
         self._policy = policy
         self._counters = counters
+        self._service = service
+        self._growth = GrowthReserve()
+        self._preemptor = Preemptor(cache, space, config.preemption_mode, counters)
         self._chunk_len = config.prefill_chunk_len or config.max_num_batched_tokens
 
-    def build(self, now: float) -> StepPlan:
+    def build(self) -> StepPlan:
         """Decide who computes how much, and take the blocks for it.
 
         Mutates: queues, cache, counters.
@@ -73,8 +101,9 @@ class StepBuilder:
         draft = _Draft()
         self._schedule_decodes(draft)
         if not draft.has_preempted:
-            self._admit(draft, now)
+            self._admit(draft)
         self._schedule_prefills(draft)
+        self._growth.step_passed(has_preempted=draft.has_preempted)
         return self._seal(draft)
 
     # -- decodes -------------------------------------------------------------------------------
@@ -100,39 +129,73 @@ class StepBuilder:
                 return
 
     def _preempt(self, req: Req, draft: _Draft) -> None:
-        """Take a running Req's blocks; it goes back to its old place in the queue.
-
-        All its full blocks are in the tree already, so that it resumes by an ordinary match.
-        """
-        assert req.lease is not None
-        self._cache.release(req.lease)
-        req.lease = None
-        req.computed_len = 0
-        req.num_preemptions += 1
+        """Take a running Req's blocks; it goes back to its old place in the queue."""
+        others = [other for other in self._queues.running.values() if other is not req]
+        swap = self._preemptor.preempt(req, others)
+        if swap is not None:
+            draft.swap_outs[req] = swap
         self._queues.preempt(req)
-        self._counters.preemptions += 1
         draft.shares.pop(req, None)
         draft.has_preempted = True
 
     # -- admissions ----------------------------------------------------------------------------
 
-    def _admit(self, draft: _Draft, now: float) -> None:
+    def _admit(self, draft: _Draft) -> None:
         """Move Reqs from the queue into the step, in the policy's order, while there is room."""
         running = self._queues.running
         prefilling = sorted(
             (req for req in running.values() if req not in draft.shares), key=queue_order
         )
-        if not self._has_seat(draft, prefilling):
-            return
-        reserve = growth_blocks(running.values(), self._cache.block_size)
-        for req in self._ordered(now):
-            if is_held_back(req) or self._follows(req, prefilling, draft):
-                continue
-            if not self._try_admit(req, draft, reserve=reserve if running else 0):
+        if self._policy.honours_priority:
+            self._admit_over_lower(draft, prefilling)
+        passed_over: set[Req] = set()
+        while self._has_seat(draft, prefilling):
+            req = self._next_candidate(draft, prefilling, passed_over)
+            if req is None or not self._try_admit(req, draft):
                 return
             prefilling.append(req)
-            if not self._has_seat(draft, prefilling):
+
+    def _next_candidate(
+        self, draft: _Draft, prefilling: list[Req], passed_over: set[Req]
+    ) -> Req | None:
+        """Return whom the policy names first, of those that need not wait for a leader.
+
+        Asked anew after each admission, since that changes the queue and the policy's mind.
+        """
+        for req in islice(self._candidates(), EXAMINED_REQS):
+            if req in passed_over:
+                continue
+            if not is_held_back(req) and not self._follows(req, prefilling, draft):
+                return req
+            passed_over.add(req)
+        return None
+
+    def _admit_over_lower(self, draft: _Draft, prefilling: list[Req]) -> None:
+        """A waiting Req takes the place of running ones of a strictly lower priority."""
+        running = self._queues.running
+        while (urgent := self._queues.waiting.most_urgent()) is not None:
+            victim = lowest_below(running.values(), urgent.spec.priority)
+            # A victim must not hold the source or the target of a copy of this very step.
+            if victim is None or draft.copies or is_held_back(urgent):
                 return
+            if self._follows(urgent, prefilling, draft):
+                return
+            has_seat = len(running) < self._config.max_num_seqs
+            if has_seat and self._try_admit(urgent, draft):
+                prefilling.append(urgent)
+                continue
+            self._preempt(victim, draft)
+            if victim in prefilling:
+                prefilling.remove(victim)
+
+    def _candidates(self) -> Iterator[Req]:
+        """Those that have run before go first, unless somebody more urgent waits."""
+        waiting = self._queues.waiting
+        urgent = waiting.most_urgent()
+        for req in waiting.preempted:
+            if urgent is not None and req.spec.priority == urgent.spec.priority:
+                yield req
+        yield from self._policy.candidates(waiting, self)
 
     def _has_seat(self, draft: _Draft, prefilling: list[Req]) -> bool:
         if not self._queues.waiting or len(self._queues.running) >= self._config.max_num_seqs:
@@ -143,16 +206,20 @@ class StepBuilder:
     def _prompt_budget(self, draft: _Draft) -> int:
         return self._config.max_num_batched_tokens - len(draft.shares)
 
-    def _match(self, req: Req) -> PrefixMatch:
-        return self._cache.match(bytes(req.tokens), req.spec.namespace)
+    def cached_len(self, req: Req) -> int:
+        """Tokens of a Req that the tree holds now. Part of `QueueView`."""
+        return self._match(req).total_len
 
-    def _ordered(self, now: float) -> list[Req]:
-        aged_since = now - self._config.max_wait_s
-        return self._policy(
-            list(self._queues.waiting),
-            cached_len=lambda req: self._match(req).total_len,
-            is_aged=lambda req: req.queued_at <= aged_since,
-        )
+    def attained(self, tenant: str) -> float:
+        """Service a tenant has had. Part of `QueueView`."""
+        return self._service.attained(tenant)
+
+    def _match(self, req: Req) -> PrefixMatch:
+        memo = req.match_memo
+        if memo is None or memo.version != self._cache.tree.version:
+            memo = self._cache.match(bytes(req.tokens), req.spec.namespace)
+            req.match_memo = memo
+        return memo
 
     def _follows(self, req: Req, prefilling: list[Req], draft: _Draft) -> bool:
         """Whether `req` had better wait for a prefix that is being computed now: leader rule."""
@@ -161,28 +228,51 @@ class StepBuilder:
         match = self._match(req)
         tail = self._private_tail(req, match, draft)
         cached_len = max(match.total_len, match.matched_len + (tail.num_tokens if tail else 0))
+        if req.swapped is not None and self._preemptor.space.can_restore(req, match):
+            cached_len = max(cached_len, req.swapped.num_tokens)
         found = find_leader(req, cached_len, prefilling, min_gain=self._cache.block_size)
         if found is None:
             return False
         req.leader, req.leader_span = found
         return True
 
-    def _try_admit(self, req: Req, draft: _Draft, *, reserve: int) -> bool:
+    def _try_admit(self, req: Req, draft: _Draft) -> bool:
         """Take all that `req` needs and let it run, or change nothing."""
         match = self._match(req)
-        tail = self._private_tail(req, match, draft)
+        restores = self._preemptor.space.can_restore(req, match)
+        if restores:
+            match = replace(match, tail=None)
+        tail = None if restores else self._private_tail(req, match, draft)
+        reserve = self._reserve_blocks()
         acquired = self._cache.acquire(match, req.total_len, reserve=reserve, private_tail=tail)
         if acquired is None:
             return False
         self._queues.admit(req)
         req.lease = acquired.lease
         req.computed_len = acquired.cached_len
+        self._resume(req, draft, restores=restores)
         req.leader = None
+        req.match_memo = None
         draft.admitted.add(req)
+        self._policy.admitted(req)
         if acquired.copy is not None:
             draft.copies.append(acquired.copy)
         self._count_admission(req)
         return True
+
+    def _resume(self, req: Req, draft: _Draft, *, restores: bool) -> None:
+        """Bring back what host memory has of a Req that was preempted, if it is of any use."""
+        swap = self._preemptor.resume(req, restores=restores)
+        if swap is not None:
+            draft.swap_ins.append(swap)
+        else:
+            draft.swap_outs.pop(req, None)  # its host blocks may be another's by now
+
+    def _reserve_blocks(self) -> int:
+        """Blocks that the running Reqs will want soon; a lone newcomer may have them all."""
+        running = self._queues.running
+        growth = self._growth.tokens
+        return growth_blocks(running.values(), self._cache.block_size, growth) if running else 0
 
     def _private_tail(self, req: Req, match: PrefixMatch, draft: _Draft) -> PrivateTail | None:
         """A running Req's partly filled block may hold more of this prompt than the tree.
@@ -224,7 +314,15 @@ class StepBuilder:
     def _seal(self, draft: _Draft) -> StepPlan:
         self._counters.steps += 1
         rows = tuple(_scheduled(req, extend_len) for req, extend_len in draft.shares.items())
-        return StepPlan(step=self._counters.steps, reqs=rows, copies=tuple(draft.copies))
+        self._counters.swapped_out_blocks += sum(s.num_blocks for s in draft.swap_outs.values())
+        self._counters.swapped_in_blocks += sum(swap.num_blocks for swap in draft.swap_ins)
+        return StepPlan(
+            step=self._counters.steps,
+            reqs=rows,
+            copies=tuple(draft.copies),
+            swap_outs=tuple(draft.swap_outs.values()),
+            swap_ins=tuple(draft.swap_ins),
+        )
 
 
 def _scheduled(req: Req, extend_len: int) -> ScheduledReq:

@@ -25,6 +25,7 @@ from radixserve.errors import (
     EngineDeadError,
     RadixServeError,
     RequestAbortedError,
+    RequestTimeoutError,
     ShuttingDownError,
 )
 from radixserve.types import FinishReason, ReqId
@@ -222,6 +223,8 @@ class AsyncEngine:
         reason = event.delta.finish_reason
         if reason is FinishReason.ERROR:
             stream.fail(BackendError(event.error or "the step failed"))
+        elif reason is FinishReason.TIMEOUT and event.delta.usage.completion_tokens == 0:
+            stream.fail(RequestTimeoutError("the request's time was up before its first token"))
         elif reason is FinishReason.ABORT:
             stream.fail(RequestAbortedError("the request was aborted"))
         else:

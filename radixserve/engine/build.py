@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.attention.select import select_backend
+from radixserve.core.eviction.names import find_eviction_policy
 from radixserve.core.prefix_cache import PrefixCache, UnsharedCache
 from radixserve.core.scheduler import Scheduler
+from radixserve.core.swap_space import SwapSpace
 from radixserve.engine.engine_core import EngineCore
 from radixserve.engine.info import ModelInfo
+from radixserve.engine.queue_limit import QueueLimit
 from radixserve.errors import ConfigError
 from radixserve.models.dtype import choose_dtype
 from radixserve.models.loader import load_model
 from radixserve.models.source import resolve_model
+from radixserve.runtime.host_kv import HostKV
 from radixserve.runtime.kv_cache import KVCache, block_bytes
-from radixserve.runtime.memory import choose_num_blocks, free_memory_bytes
+from radixserve.runtime.memory import choose_num_blocks, choose_swap_blocks, free_memory_bytes
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.sampler import Sampler
+from radixserve.runtime.swap_costs import measure_swap_costs
 from radixserve.text.chat_template import ChatTemplate
 from radixserve.text.tokenizer import Tokenizer
 
@@ -49,7 +54,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     dtype = choose_dtype(config.model.dtype)
     loaded = load_model(folder, dtype=dtype)
     kv_cache = _allocate_pool(config.cache, loaded, dtype)
-    scheduler = _build_scheduler(config, loaded, kv_cache.num_blocks)
+    host_kv = _allocate_swap_space(config, loaded, kv_cache)
     vocab_size = min(tokenizer.vocab_size, loaded.spec.vocab_size)
     runner = ModelRunner(
         loaded.model,
@@ -58,8 +63,12 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
             config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
         ),
         Sampler(vocab_size),
+        host_kv,
     )
     runner.warm_up()
+    scheduler = _build_scheduler(
+        config, loaded, kv_cache.num_blocks, _build_swap_space(config, runner, kv_cache, host_kv)
+    )
     return EngineCore(
         scheduler=scheduler,
         runner=runner,
@@ -74,7 +83,10 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
             dtype=str(dtype).removeprefix("torch."),
         ),
         eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
-        max_queue_len=config.scheduler.max_queue_len,
+        queue_limit=QueueLimit(
+            max_reqs=config.scheduler.max_queue_len,
+            max_tokens=config.scheduler.max_queued_tokens,
+        ),
         seed=config.seed,
     )
 
@@ -101,7 +113,36 @@ def _allocate_pool(cache: CacheConfig, loaded: LoadedModel, dtype: torch.dtype) 
     return KVCache.allocate(loaded.spec, num_blocks, cache.block_size, dtype)
 
 
-def _build_scheduler(config: EngineConfig, loaded: LoadedModel, num_blocks: int) -> Scheduler:
+def _allocate_swap_space(config: EngineConfig, loaded: LoadedModel, pool: KVCache) -> HostKV | None:
+    if config.scheduler.preemption_mode == "recompute":
+        return None
+    size = block_bytes(loaded.spec, pool.block_size, pool.layers[0].k.dtype)
+    # The pool's pages are taken as they are written: until then they still count as free.
+    free = free_memory_bytes() - pool.num_blocks * size
+    num_blocks = choose_swap_blocks(config.cache, block_bytes=size, free_bytes=free)
+    _log.info("swap space: %d blocks, %.2f GiB", num_blocks, num_blocks * size / 2**30)
+    return HostKV.allocate_beside(pool, num_blocks) if num_blocks else None
+
+
+def _build_swap_space(
+    config: EngineConfig, runner: ModelRunner, pool: KVCache, host: HostKV | None
+) -> SwapSpace:
+    costs = None
+    if host is not None and config.scheduler.preemption_mode == "auto":
+        costs = measure_swap_costs(runner, pool, host)
+        _log.info(
+            "measured: a copy to host memory %.1f GiB/s, prefill %.0f tokens/s",
+            costs.copy_bytes_per_s / 2**30,
+            costs.prefill_tokens_per_s,
+        )
+    return SwapSpace(
+        num_blocks=host.num_blocks if host else 0, block_size=pool.block_size, costs=costs
+    )
+
+
+def _build_scheduler(
+    config: EngineConfig, loaded: LoadedModel, num_blocks: int, swap_space: SwapSpace
+) -> Scheduler:
     cache_type = PrefixCache if config.cache.prefix_cache else UnsharedCache
     wanted = config.model.max_model_len or loaded.spec.max_position
     if wanted > loaded.spec.max_position:
@@ -111,10 +152,19 @@ def _build_scheduler(config: EngineConfig, loaded: LoadedModel, num_blocks: int)
     capacity = num_blocks * config.cache.block_size
     if capacity < wanted:
         _log.warning("the context is cut from %d to the pool's %d tokens", wanted, capacity)
+    make_index = find_eviction_policy(
+        config.cache.eviction_policy,
+        num_blocks=num_blocks,
+        block_size=config.cache.block_size,
+        hold_share=config.cache.hold_share,
+    )
     return Scheduler(
-        cache_type(num_blocks=num_blocks, block_size=config.cache.block_size),
+        cache_type(
+            num_blocks=num_blocks, block_size=config.cache.block_size, make_index=make_index
+        ),
         config.scheduler,
         max_model_len=min(wanted, capacity),
+        swap_space=swap_space,
     )
 
 

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from radixserve.core.req import ReqSpec
 from radixserve.engine.metrics import EngineMetrics
 from radixserve.engine.output import OutputText
+from radixserve.engine.queue_limit import QueueLimit, StepRate, retry_after_s
 from radixserve.engine.timing import Timing
-from radixserve.engine.validation import check_params, check_prompt
+from radixserve.engine.validation import check_params, check_prompt, check_timeout
 from radixserve.errors import (
     BackendError,
     InvalidRequestError,
@@ -74,7 +75,7 @@ class EngineCore:
         chat_template: Of the served model.
         info: What clients may know.
         eos_token_ids: Ids that end an output unless a request ignores them.
-        max_queue_len: Most requests waiting.
+        queue_limit: How much may wait.
         seed: Seeds the requests that bring none; None takes the system's entropy.
         clock: Seconds; only differences matter.
     """
@@ -88,7 +89,7 @@ class EngineCore:
         chat_template: ChatTemplate,
         info: ModelInfo,
         eos_token_ids: frozenset[int],
-        max_queue_len: int,
+        queue_limit: QueueLimit,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,7 +100,9 @@ class EngineCore:
         self.metrics = EngineMetrics(scheduler.stats, model_name=info.name)
         self._runner = runner
         self._eos_token_ids = eos_token_ids
-        self._max_queue_len = max_queue_len
+        self._queue_limit = queue_limit
+        self._rate = StepRate()
+        self._scheduled_at = 0.0
         self._seeds = Random(seed)
         self._clock = clock
         self._live: dict[ReqId, _Live] = {}
@@ -118,7 +121,8 @@ class EngineCore:
     @property
     def has_room(self) -> bool:
         """Whether the queue takes one more request."""
-        return self.scheduler.num_queued < self._max_queue_len
+        queue = self.scheduler
+        return self._queue_limit.has_room(queue.num_queued, queue.queued_tokens)
 
     def stats(self) -> SchedulerStats:
         """Return counters and gauges as they are now."""
@@ -135,6 +139,7 @@ class EngineCore:
         """
         check_prompt(request.prompt_ids, self.info.vocab_size)
         check_params(request.params, self.info.vocab_size)
+        check_timeout(request.timeout_s)
         why = self.scheduler.refusal(len(request.prompt_ids), request.params.max_tokens)
         if why is not None:
             raise PromptTooLongError(why, param="prompt")
@@ -153,8 +158,11 @@ class EngineCore:
         """
         self.check(request)
         if not self.has_room:
+            queued = self.scheduler.queued_tokens
             raise QueueFullError(
-                f"{self._max_queue_len} requests are waiting already; try again later"
+                f"{self.scheduler.num_queued} requests with {queued} tokens are waiting already; "
+                "try again later",
+                retry_after_s=retry_after_s(queued, self._rate),
             )
         output = OutputText(request, self.tokenizer)
         spec = self._spec_of(request)
@@ -170,7 +178,8 @@ class EngineCore:
 
     def schedule(self) -> StepPlan:
         """Plan the next step."""
-        return self.scheduler.schedule(self._clock())
+        self._scheduled_at = self._clock()
+        return self.scheduler.schedule(self._scheduled_at)
 
     def compute(self, plan: StepPlan) -> StepResult:
         """Run a plan's forward pass. The only part that may run in another thread.
@@ -191,6 +200,7 @@ class EngineCore:
             outputs = self.scheduler.fail(plan, str(result))
         else:
             outputs = self.scheduler.update(plan, result)
+        self._rate.observe(plan.num_tokens, self._clock() - self._scheduled_at)
         self._watch_progress(plan, outputs)
         return list(self._events(outputs))
 
@@ -223,6 +233,9 @@ class EngineCore:
             params=replace(params, stop_token_ids=stops, seed=seed),
             namespace=Namespace(model=self.info.name, salt=request.cache_salt),
             priority=request.priority,
+            hint=request.hint,
+            tenant=request.tenant,
+            deadline=None if request.timeout_s is None else self._clock() + request.timeout_s,
             fork_of=ReqId(request.fork_of) if request.fork_of else None,
         )
 

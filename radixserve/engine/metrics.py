@@ -29,6 +29,9 @@ _COUNTERS = {
     "output_tokens": "Tokens produced",
     "preemptions": "Times a running request gave way",
     "evicted_blocks": "Blocks evicted from the tree",
+    "swapped_out_blocks": "Blocks of preempted requests copied to host memory",
+    "swapped_in_blocks": "Blocks copied back from host memory",
+    "recomputed_tokens": "Tokens computed again after a preemption",
     "steps": "Forward passes planned",
 }
 _GAUGES = {
@@ -39,6 +42,8 @@ _GAUGES = {
     "private_blocks": "Blocks of single requests",
     "evictable_blocks": "Cached blocks that nobody is using",
     "protected_blocks": "Cached blocks in use",
+    "host_blocks": "Blocks in the swap space in host memory",
+    "free_host_blocks": "Blocks of the swap space that hold nothing",
     "kv_usage": "Share of the pool that running requests hold",
 }
 _PUBLIC_NAMES = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from radixserve.core.eviction.hints import NO_HINT, ReleaseHint
 from radixserve.types import SamplingParams
 
 if TYPE_CHECKING:
@@ -32,6 +33,14 @@ class GenerateRequest:
     """Requests with different salts never share KV."""
     priority: int = 0
     """Higher goes first."""
+    hint: ReleaseHint = NO_HINT
+    """What the caller knows of this path's future: hold it for a time, keep its prefix only, the
+    session's end. Orders eviction, and no more."""
+    tenant: str = ""
+    """Whom the work is counted for by the scheduling policy `fair`."""
+    timeout_s: float | None = None
+    """Seconds from now after which the request ends: with an error if it is still waiting, else
+    with the output it has."""
     request_id: str = ""
     """Unique among the live requests; made by the engine when empty."""
     fork_of: str = ""

@@ -28,6 +28,16 @@ def check_prompt(ids: Sequence[int], vocab_size: int) -> None:
     _check_ids(ids, vocab_size, "prompt")
 
 
+def check_timeout(timeout_s: float | None) -> None:
+    """Refuse a timeout that is not a positive number.
+
+    Raises:
+        InvalidRequestError: it is not.
+    """
+    is_good = timeout_s is None or 0 < timeout_s < math.inf
+    _require(is_good, "timeout_s", "above 0", timeout_s)
+
+
 def check_params(params: SamplingParams, vocab_size: int) -> None:
     """Refuse sampling parameters that have no meaning.
 

@@ -59,11 +59,8 @@ class KVCache:
         """
         shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
 
-        def half() -> torch.Tensor:
-            return _lazy_zeros(shape, dtype)
-
         try:
-            return cls([LayerKV(k=half(), v=half()) for _ in range(spec.num_layers)])
+            return cls(allocate_layers(spec.num_layers, shape, dtype))
         except MemoryError as error:
             size = num_blocks * block_bytes(spec, block_size, dtype)
             raise ConfigError(
@@ -93,6 +90,19 @@ class KVCache:
         for layer in self.layers:
             for pool in (layer.k.flatten(0, 1), layer.v.flatten(0, 1)):
                 pool.index_copy_(0, target, pool.index_select(0, source))
+
+
+def allocate_layers(num_layers: int, shape: tuple[int, ...], dtype: torch.dtype) -> list[LayerKV]:
+    """Return K and V of each layer, all zeros, in host memory that is taken as it is written.
+
+    Raises:
+        MemoryError: the system does not give it.
+    """
+
+    def half() -> torch.Tensor:
+        return _lazy_zeros(shape, dtype)
+
+    return [LayerKV(k=half(), v=half()) for _ in range(num_layers)]
 
 
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from radixserve.config import CacheConfig
 
 
+DEFAULT_SWAP_BYTES = 256 * 1024 * 1024
+"""Host memory for swapped KV where the settings do not say."""
+
+
 def choose_num_blocks(cache: CacheConfig, *, block_bytes: int, free_bytes: int) -> int:
     """Return the number of blocks of the KV pool. Pure.
 
@@ -38,6 +42,26 @@ def choose_num_blocks(cache: CacheConfig, *, block_bytes: int, free_bytes: int) 
     share = int(free_bytes * cache.memory_fraction)
     source = f"cache.memory_fraction ({cache.memory_fraction} of {free_bytes} free bytes)"
     return _whole_blocks(share, block_bytes, source)
+
+
+def choose_swap_blocks(cache: CacheConfig, *, block_bytes: int, free_bytes: int) -> int:
+    """Return the number of host blocks in which preempted requests' KV is kept. Pure.
+
+    A share of host memory is chosen where the settings do not say: small, since on a machine
+    without a GPU the same memory could have made the pool larger, but not nothing, since it is
+    only taken once it is used, and then a copy is many times cheaper than computing again.
+
+    Args:
+        cache: The settings.
+        block_bytes: Bytes of one block over all layers.
+        free_bytes: Bytes that can still be allocated beside the pool.
+    Raises:
+        ConfigError: more is asked for than is free.
+    """
+    if cache.swap_space_bytes is None:
+        return max(0, min(DEFAULT_SWAP_BYTES, free_bytes // 8)) // block_bytes
+    _require_free(cache.swap_space_bytes, max(0, free_bytes), "cache.swap_space_bytes")
+    return cache.swap_space_bytes // block_bytes
 
 
 def _require_free(wanted: int, free_bytes: int, key: str) -> None:

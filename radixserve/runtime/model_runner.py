@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
-from radixserve.errors import BackendError, RadixServeError
+from radixserve.errors import BackendError, InvariantError, RadixServeError
 from radixserve.runtime.batch import build_batch
 from radixserve.runtime.sampler import RowError
 from radixserve.types import ReqId, SamplingParams, pack_ids
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.decoder import CausalLM
+    from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
     from radixserve.runtime.sampler import Sampler
     from radixserve.types import TokenId
@@ -32,6 +33,7 @@ class ModelRunner:
         kv_cache: The pool that the plans' block ids name.
         attention: A backend built over the layers of `kv_cache`.
         sampler: Chooses the next tokens.
+        host_kv: The swap space that the plans' host block ids name; None if nothing is swapped.
     """
 
     def __init__(
@@ -40,21 +42,23 @@ class ModelRunner:
         kv_cache: KVCache,
         attention: AttentionBackend,
         sampler: Sampler,
+        host_kv: HostKV | None = None,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
         self._attention = attention
         self._sampler = sampler
+        self._host_kv = host_kv
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Make the plan's copies, compute its tokens, and sample where it says so.
+        """Make the plan's swaps and copies, compute its tokens, and sample where it says so.
 
         Logits are computed only for the rows that sample. A row whose logits are not finite fails
         alone and is named in `row_errors`.
 
         Raises:
             BackendError: the forward pass failed; what it wrote to the plan's blocks is void.
-        Mutates: the pool's slots that the plan's tokens and copies go to.
+        Mutates: the slots of pool and swap space that the plan's tokens, copies and swaps go to.
         """
         try:
             with torch.inference_mode():
@@ -77,6 +81,7 @@ class ModelRunner:
         self.execute(StepPlan(0, (ScheduledReq(ReqId("warm-up"), token, 0, block, greedy),)))
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        self._swap(plan)
         self._kv_cache.copy_blocks(plan.copies)
         if not plan.reqs:
             return StepResult(plan.step, ())
@@ -85,6 +90,15 @@ class ModelRunner:
         hidden = self._model(batch.token_ids, batch.positions, self._attention)
         states = [req.sampling for req in plan.reqs if req.sampling is not None]
         return _as_result(plan, self._sample(hidden[batch.sample_rows], states))
+
+    def _swap(self, plan: StepPlan) -> None:
+        """Out before in: a block may be given to somebody else in the step that saves it."""
+        if not plan.swap_outs and not plan.swap_ins:
+            return
+        if self._host_kv is None:
+            raise InvariantError(11, f"step {plan.step} swaps, but there is no swap space")
+        self._host_kv.save(self._kv_cache, plan.swap_outs)
+        self._host_kv.restore(self._kv_cache, plan.swap_ins)
 
     def _sample(self, hidden: Tensor, states: Sequence[SamplingState]) -> list[TokenId | RowError]:
         if not states:

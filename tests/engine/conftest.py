@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from radixserve.core import admission
 from radixserve.engine.async_engine import AsyncEngine
 from radixserve.engine.sync_engine import Engine
 from radixserve.models.cache_folder import is_complete
@@ -50,6 +51,12 @@ def make_engine(folder: Path) -> MakeEngine:
         return Engine(config=engine_config(folder, **settings))
 
     return make
+
+
+@pytest.fixture
+def eager_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Admit without leaving room for growth, so that small pools lead to preemptions."""
+    monkeypatch.setattr(admission, "MIN_GROWTH_TOKENS", 0)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from blockbuster import blockbuster_ctx
 
 from radixserve.core.invariants import check
@@ -152,6 +153,7 @@ async def test_a_stop_string_ends_the_request_and_gives_its_blocks_back(
     await idle(engine)
 
 
+@pytest.mark.usefixtures("eager_admission")
 async def test_invariants_hold_between_all_steps(start_engine: StartEngine) -> None:
     engine = await start_engine(num_blocks=60, block_size=4, max_num_seqs=6)
     land, num_checks = engine.core.land, 0

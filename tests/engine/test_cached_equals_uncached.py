@@ -202,6 +202,7 @@ def test_with_steps_of_few_reqs_and_tokens(
     comparison.check(engine, "sampled", run(engine, SAMPLED))
 
 
+@pytest.mark.usefixtures("eager_admission")
 def test_whatever_the_order_and_the_company(
     make_engine: MakeEngine, expected: dict[str, list[Tokens]]
 ) -> None:

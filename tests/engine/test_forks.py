@@ -123,6 +123,7 @@ def test_a_fork_whose_tokens_are_not_its_parents_shares_what_is_equal(
     assert len(PROMPT) <= collector.cached_len(child) <= len(prompt) - 1
 
 
+@pytest.mark.usefixtures("eager_admission")
 def test_forks_in_a_pool_too_small_for_all(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=40, block_size=4)
     collector = Collector(engine)

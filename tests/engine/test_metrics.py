@@ -132,6 +132,7 @@ def test_preemption_counts_neither_hits_nor_tokens_twice(make_engine: MakeEngine
     assert scrape("evicted_blocks_total") > 0
 
 
+@pytest.mark.usefixtures("eager_admission")
 def test_hits_are_what_the_requests_report(make_engine: MakeEngine) -> None:
     engine = make_engine(num_blocks=40, block_size=4)
     prompts = [[*PROMPT[: 8 + n], 100 + n, 7] for n in range(12)] * 2

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from radixserve.core.invariants import check
 from radixserve.core.node import Node
 from radixserve.core.prefix_cache import Lease
@@ -112,6 +114,7 @@ def count_objects() -> tuple[int, Counter[type]]:
     return len(objects), Counter(type(thing) for thing in objects)
 
 
+@pytest.mark.usefixtures("eager_admission")
 async def test_a_thousand_requests_leave_nothing_behind(
     start_engine: StartEngine, make_engine: MakeEngine
 ) -> None:

@@ -10,6 +10,7 @@ from radixserve.core.invariants import check
 from radixserve.core.prefix_cache import PrefixCache
 from radixserve.core.req import ReqSpec
 from radixserve.core.scheduler import Scheduler
+from radixserve.core.swap_space import SwapSpace
 from radixserve.types import FinishReason, Namespace, ReqId, SamplingParams, pack_ids
 from tests.kit.fake_runner import FakeRunner
 from tests.kit.truth import continuation
@@ -17,7 +18,7 @@ from tests.kit.truth import continuation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from radixserve.core.plan import ReqOutput, StepPlan
+    from radixserve.core.plan import ReqOutput, StepPlan, TransferCosts
     from radixserve.core.req import Req
 
 NAMELESS = Namespace()
@@ -32,6 +33,7 @@ def make_spec(
     namespace: Namespace = NAMELESS,
     priority: int = 0,
     fork_of: str | None = None,
+    **fields: Any,
 ) -> ReqSpec:
     """A spec with plain values in place of packed and nested ones."""
     return ReqSpec(
@@ -41,6 +43,7 @@ def make_spec(
         namespace=namespace,
         priority=priority,
         fork_of=None if fork_of is None else ReqId(fork_of),
+        **fields,
     )
 
 
@@ -51,6 +54,8 @@ class Rig:
         num_blocks: Blocks in the pool.
         block_size: Tokens a block.
         cache: In place of a `PrefixCache` of that size.
+        host_blocks: Blocks in the swap space.
+        costs: What moving and computing KV cost, for `preemption_mode="auto"`.
         config: Fields of `SchedulerConfig`.
     """
 
@@ -62,11 +67,17 @@ class Rig:
         vocab_size: int = 1000,
         max_model_len: int = 1 << 20,
         cache: PrefixCache | None = None,
+        host_blocks: int = 0,
+        costs: TransferCosts | None = None,
         **config: Any,
     ) -> None:
         self.cache = cache or PrefixCache(num_blocks=num_blocks, block_size=block_size)
+        self.space = SwapSpace(num_blocks=host_blocks, block_size=block_size, costs=costs)
         self.scheduler = Scheduler(
-            self.cache, SchedulerConfig(**config), max_model_len=max_model_len
+            self.cache,
+            SchedulerConfig(**{"schedule_policy": "priority", **config}),
+            max_model_len=max_model_len,
+            swap_space=self.space,
         )
         self.runner = FakeRunner(
             block_size=block_size,

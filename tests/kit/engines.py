@@ -35,6 +35,7 @@ def engine_config(
     block_size: int = 16,
     prefix_cache: bool = True,
     num_threads: int = 1,
+    swap_space_bytes: int | None = None,
     **scheduler: Any,
 ) -> EngineConfig:
     """Return settings for a float32 engine with a pool of exactly `num_blocks` blocks.
@@ -44,7 +45,12 @@ def engine_config(
     """
     return EngineConfig(
         model=ModelConfig(model=str(folder), served_model_name="tiny", dtype="float32"),
-        cache=CacheConfig(num_blocks=num_blocks, block_size=block_size, prefix_cache=prefix_cache),
+        cache=CacheConfig(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            prefix_cache=prefix_cache,
+            swap_space_bytes=swap_space_bytes,
+        ),
         scheduler=SchedulerConfig(**scheduler),
         num_threads=num_threads,
         seed=0,

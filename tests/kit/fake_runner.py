@@ -1,23 +1,24 @@
 """A runner without a model that remembers what was written to every slot of the KV pool.
 
-For each slot it keeps the whole prefix whose KV a real model would have put there. Before it
-computes a row it verifies that the row's table really holds that row's prefix: invariant 10 and
-the promise that cached equals uncached, checked at every step.
+For each slot, of the pool and of the swap space in host memory, it keeps the whole prefix whose
+KV a real model would have put there. Before it computes a row it verifies that the row's table
+really holds that row's prefix: invariant 10 and the promise that cached equals uncached, checked
+at every step.
 
 A prefix is a node of a trie that only grows, so that two slots agree if they hold the same object.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from radixserve.core.plan import StepResult
 from radixserve.types import Namespace, unpack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from radixserve.core.plan import ScheduledReq, StepPlan
+    from radixserve.core.plan import BlockSwap, ScheduledReq, StepPlan
     from radixserve.types import ReqId, TokenId
 
 _MIX = 0x9E3779B97F4A7C15
@@ -58,6 +59,13 @@ class Prefix:
         return longer
 
 
+Slots: TypeAlias = "dict[tuple[int, int], Prefix]"
+
+
+def _pairs(swap: BlockSwap) -> Iterator[tuple[int, int]]:
+    return zip(unpack_ids(swap.blocks), unpack_ids(swap.host_blocks), strict=True)
+
+
 class FakeRunner:
     """Executes plans on a shadow of the KV pool.
 
@@ -78,13 +86,18 @@ class FakeRunner:
         self.vocab_size = vocab_size
         self.computed_tokens = 0
         self.copied_tokens = 0
+        self.swapped_out_blocks = 0
+        self.swapped_in_blocks = 0
         self.slots: dict[tuple[int, int], Prefix] = {}
         """(block, offset) -> the prefix whose last token's KV is there."""
+        self.host_slots: dict[tuple[int, int], Prefix] = {}
+        """The same for blocks of the swap space."""
         self._namespace_of = namespace_of
         self._roots: dict[Namespace, Prefix] = {}
 
     def execute(self, plan: StepPlan, row_errors: Mapping[int, str] | None = None) -> StepResult:
-        """Make the copies, compute every row, and return the next tokens."""
+        """Swap, make the copies, compute every row, and return the next tokens."""
+        self._swap(plan)
         self._copy(plan)
         tokens = tuple(self._compute(row) for row in plan.reqs)
         return StepResult(plan.step, tokens, row_errors or {})
@@ -98,6 +111,24 @@ class FakeRunner:
 
     def _drawn(self, digest: int) -> TokenId:
         return (digest >> 17) % self.vocab_size
+
+    def _swap(self, plan: StepPlan) -> None:
+        for swap in plan.swap_outs:
+            self.swapped_out_blocks += swap.num_blocks
+            for source, target in _pairs(swap):
+                self._move(self.slots, source, self.host_slots, target)
+        for swap in plan.swap_ins:
+            self.swapped_in_blocks += swap.num_blocks
+            for target, source in _pairs(swap):
+                self._move(self.host_slots, source, self.slots, target)
+
+    def _move(self, here: Slots, source: int, there: Slots, target: int) -> None:
+        """Make one block a copy of another; slots that were never written become that again."""
+        assert (source, 0) in here, f"block {source} is swapped without anything in it"
+        for offset in range(self.block_size):
+            there.pop((target, offset), None)
+            if (source, offset) in here:
+                there[target, offset] = here[source, offset]
 
     def _copy(self, plan: StepPlan) -> None:
         read = {

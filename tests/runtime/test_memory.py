@@ -6,7 +6,12 @@ import pytest
 
 from radixserve.config import CacheConfig
 from radixserve.errors import ConfigError
-from radixserve.runtime.memory import choose_num_blocks, free_memory_bytes
+from radixserve.runtime.memory import (
+    DEFAULT_SWAP_BYTES,
+    choose_num_blocks,
+    choose_swap_blocks,
+    free_memory_bytes,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,3 +145,25 @@ def test_without_proc_the_physical_memory_is_taken(tmp_path: Path) -> None:
 
 def test_this_machine_has_some_memory_free() -> None:
     assert free_memory_bytes() > 2**20
+
+
+def swap_blocks(cache: CacheConfig, free_bytes: int) -> int:
+    return choose_swap_blocks(cache, block_bytes=300, free_bytes=free_bytes)
+
+
+def test_the_swap_space_is_modest_where_the_settings_do_not_say() -> None:
+    assert swap_blocks(CacheConfig(), 100 * GIB) == DEFAULT_SWAP_BYTES // 300
+    assert swap_blocks(CacheConfig(), 8 * 300 * 5) == 5
+    assert swap_blocks(CacheConfig(), 100) == 0
+    assert swap_blocks(CacheConfig(), -100) == 0
+
+
+def test_a_swap_space_of_a_given_size_has_whole_blocks() -> None:
+    assert swap_blocks(CacheConfig(swap_space_bytes=1000), 1000) == 3
+    assert swap_blocks(CacheConfig(swap_space_bytes=299), 1000) == 0
+    assert swap_blocks(CacheConfig(swap_space_bytes=0), 0) == 0
+
+
+def test_a_swap_space_larger_than_what_is_free_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ConfigError, match="swap_space_bytes asks for 1000 bytes; 999 bytes"):
+        swap_blocks(CacheConfig(swap_space_bytes=1000), 999)

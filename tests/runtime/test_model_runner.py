@@ -6,8 +6,16 @@ import pytest
 import torch
 
 from radixserve.attention.reference import ReferenceAttention
-from radixserve.core.plan import BlockCopy, SamplingState, ScheduledReq, StepPlan, StepResult
+from radixserve.core.plan import (
+    BlockCopy,
+    BlockSwap,
+    SamplingState,
+    ScheduledReq,
+    StepPlan,
+    StepResult,
+)
 from radixserve.errors import BackendError, InvariantError
+from radixserve.runtime.host_kv import HostKV
 from radixserve.runtime.kv_cache import KVCache
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.sampler import Sampler
@@ -44,6 +52,36 @@ def test_a_plan_of_copies_alone_makes_them(tiny_model: LoadedModel) -> None:
 
     assert cache.layers[1].v[5, :2].eq(7.0).all()
     assert cache.layers[1].v[5, 2:].eq(0.0).all()
+
+
+def test_a_block_is_saved_before_the_same_step_swaps_into_it_copies_into_it_or_computes(
+    tiny_model: LoadedModel,
+) -> None:
+    cache = KVCache.allocate(tiny_model.spec, 8, 4, torch.float32)
+    host = HostKV.allocate_beside(cache, 4)
+    attention = ReferenceAttention(cache.layers, num_qo_heads=tiny_model.spec.num_qo_heads)
+    sampler = Sampler(tiny_model.spec.vocab_size)
+    runner = ModelRunner(tiny_model.model, cache, attention, sampler, host)
+    for block in (1, 2, 3):
+        cache.layers[1].k[block] = float(block)
+    host.layers[1].k[3] = 9.0
+    saved = BlockSwap(ReqId("victim"), pack_ids([1, 2, 3]), pack_ids([0, 1, 2]))
+    back = BlockSwap(ReqId("back"), pack_ids([2]), pack_ids([3]))
+    copy = BlockCopy(BlockId(2), BlockId(3), 4)
+
+    runner.execute(StepPlan(1, (make_req([5, 6], [1]),), (copy,), (saved,), (back,)))
+
+    assert [float(host.layers[1].k[block, 0, 0, 0]) for block in range(4)] == [1.0, 2.0, 3.0, 9.0]
+    assert cache.layers[1].k[2].eq(9.0).all()
+    assert cache.layers[1].k[3].eq(9.0).all()
+    assert cache.layers[1].k[1, :2].ne(1.0).any()
+
+
+def test_a_plan_that_swaps_without_a_swap_space_is_our_bug(make_runner: MakeRunner) -> None:
+    swap = BlockSwap(ReqId("r"), pack_ids([1]), pack_ids([0]))
+
+    with pytest.raises(InvariantError, match="no swap space"):
+        make_runner(4).execute(StepPlan(3, (), swap_outs=(swap,)))
 
 
 def test_the_next_tokens_stand_at_the_places_of_their_reqs(make_runner: MakeRunner) -> None:

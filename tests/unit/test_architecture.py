@@ -47,6 +47,7 @@ LAYERS: dict[str, frozenset[str]] = {
     ),
     "server": frozenset({"", "config", "engine", "errors", "grammar", "text", "types"}),
     "batch": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
+    "replay": frozenset({"config", "core", "errors", "types"}),
     "frontend": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
 }
 """Part of the package -> the parts it may import, besides itself. `cli` may import everything; ""

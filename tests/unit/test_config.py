@@ -46,9 +46,10 @@ def test_tables_of_the_file_mirror_the_dataclasses(tmp_path: Path) -> None:
         prefix_cache = false
         memory_fraction = 0.5
         [engine.scheduler]
-        max_wait_s = 3
+        aged_every = 3
         [http]
         port = 9000
+        shutdown_grace_s = 3
         """,
     )
     config = load_config(path)
@@ -57,11 +58,11 @@ def test_tables_of_the_file_mirror_the_dataclasses(tmp_path: Path) -> None:
             seed=7,
             model=ModelConfig(dtype="float32", max_model_len=2048),
             cache=CacheConfig(prefix_cache=False, memory_fraction=0.5),
-            scheduler=SchedulerConfig(max_wait_s=3.0),
+            scheduler=SchedulerConfig(aged_every=3),
         ),
-        http=HttpConfig(port=9000),
+        http=HttpConfig(port=9000, shutdown_grace_s=3.0),
     )
-    assert isinstance(config.engine.scheduler.max_wait_s, float)
+    assert isinstance(config.http.shutdown_grace_s, float)
 
 
 def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
@@ -105,9 +106,9 @@ def test_an_override_of_none_means_choose_for_me(tmp_path: Path) -> None:
         ),
         ("engine.model.dtype", ["auto"], "engine.model.dtype must be auto or float32"),
         (
-            "engine.scheduler.max_wait_s",
+            "http.shutdown_grace_s",
             "1",
-            "engine.scheduler.max_wait_s must be a number, not text",
+            "http.shutdown_grace_s must be a number, not text",
         ),
         ("engine.num_threads", 0, "engine.num_threads must be at least 1; got 0"),
         ("engine.seed.deep", 1, "engine.seed must be a whole number, not a table"),
@@ -211,8 +212,18 @@ def test_settings_are_frozen() -> None:
         (lambda: SchedulerConfig(max_num_seqs=0), "max_num_seqs"),
         (lambda: SchedulerConfig(max_num_batched_tokens=63), "max_num_batched_tokens"),
         (lambda: SchedulerConfig(prefill_chunk_len=0), "prefill_chunk_len"),
-        (lambda: SchedulerConfig(max_wait_s=-1), "max_wait_s"),
+        (lambda: SchedulerConfig(aged_every=0), "aged_every"),
+        (lambda: SchedulerConfig(max_queued_tokens=0), "max_queued_tokens"),
         (lambda: SchedulerConfig(max_queue_len=0), "max_queue_len"),
+        (lambda: SchedulerConfig(preemption_mode="drop"), "preemption_mode"),  # type: ignore[arg-type]
+        (lambda: CacheConfig(swap_space_bytes=-1), "swap_space_bytes"),
+        (
+            lambda: EngineConfig(
+                cache=CacheConfig(swap_space_bytes=0),
+                scheduler=SchedulerConfig(preemption_mode="swap"),
+            ),
+            "swap_space_bytes",
+        ),
         (lambda: HttpConfig(max_body_bytes=1), "max_body_bytes"),
         (lambda: HttpConfig(shutdown_grace_s=-1), "shutdown_grace_s"),
     ],

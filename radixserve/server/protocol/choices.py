@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 FINISH_REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
+    FinishReason.TIMEOUT: "length",
     FinishReason.ABORT: "error",
     FinishReason.ERROR: "error",
 }

@@ -94,6 +94,12 @@ class GenerationFields(RequestBody):
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
     """Requests share cached prefixes only with requests of the same salt."""
 
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    """Seconds after which the request ends: with an error if it is still waiting, else with what
+    it has."""
+    user: Annotated[str, Field(max_length=1024)] | None = None
+    """Whom the work is counted for by the scheduling policy `fair`."""
+
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """The stop strings as a tuple, whichever way they were written."""

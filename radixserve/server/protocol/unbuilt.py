@@ -121,7 +121,6 @@ HARMLESS = frozenset(
         "safety_identifier",
         "service_tier",
         "store",
-        "user",
         "verbosity",
     }
 )

@@ -5,12 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radixserve.core.admission import (
-    GROWTH_TOKENS,
+    CALM_STEPS,
+    MAX_GROWTH_TOKENS,
+    MIN_GROWTH_TOKENS,
+    GrowthReserve,
     best_private_tail,
     find_leader,
     growth_blocks,
     has_room_for_prompt,
     is_held_back,
+    lowest_below,
     never_fits,
     share_prefill_budget,
     shared_span,
@@ -102,10 +106,36 @@ def test_growth_is_what_the_next_outputs_need_but_not_beyond_the_end() -> None:
         req.lease = acquired.lease
         reqs.append(req)
 
-    alone = [growth_blocks([req], 4) for req in reqs]
+    alone = [growth_blocks([req], 4, 64) for req in reqs]
 
-    assert alone == [0, 2, GROWTH_TOKENS // 4]
-    assert growth_blocks([*reqs, make_req([1])], 4) == sum(alone)
+    assert alone == [0, 2, 64 // 4]
+    assert growth_blocks([*reqs, make_req([1])], 4, 64) == sum(alone)
+
+
+def test_the_reserve_learns_from_preemptions_and_recovers_fully() -> None:
+    reserve = GrowthReserve()
+    for _ in range(20):
+        reserve.step_passed(has_preempted=True)
+    assert reserve.tokens == MAX_GROWTH_TOKENS
+
+    for _ in range(CALM_STEPS):
+        reserve.step_passed(has_preempted=False)
+    assert reserve.tokens == MAX_GROWTH_TOKENS // 2
+
+    for _ in range(CALM_STEPS * 20):
+        reserve.step_passed(has_preempted=False)
+    assert reserve.tokens == MIN_GROWTH_TOKENS
+
+
+def test_the_youngest_of_the_lowest_class_below_gives_way() -> None:
+    reqs = [
+        Req(make_spec(f"r{i}", [1], priority=priority), arrival=i, now=0.0)
+        for i, priority in enumerate([1, 0, 2, 0, 1])
+    ]
+
+    assert lowest_below(reqs, 2) is reqs[3]
+    assert lowest_below(reqs, 1) is reqs[3]
+    assert lowest_below(reqs, 0) is None
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,17 @@ import pytest
 from radixserve.core.children import Children
 from radixserve.core.invariants import check, check_cache, draw
 from radixserve.core.node import Node
-from radixserve.core.plan import BlockCopy
+from radixserve.core.plan import BlockCopy, BlockSwap
 from radixserve.core.req import Req, ReqState
 from radixserve.errors import InvariantError
-from radixserve.types import BlockId, Namespace, pack_ids
+from radixserve.types import BlockId, Namespace, ReqId, pack_ids
 from tests.kit.builders import Rig, make_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve.core.prefix_cache import Lease
+    from radixserve.core.swap_space import SwappedKV
 
     Corruption: TypeAlias = Callable[[Rig], object]
 
@@ -35,7 +36,7 @@ def rig() -> Rig:
          `- 7 7 7 7 8 8 8 8  unlocked, older than the next
          `- 6 6 6 6          unlocked
     """
-    rig = Rig(num_blocks=40, block_size=2, max_num_seqs=2)
+    rig = Rig(num_blocks=40, block_size=2, max_num_seqs=2, host_blocks=8, preemption_mode="swap")
     for name, prompt in (("old", [7, 7, 7, 7, 8, 8, 8, 8]), ("new", [6, 6, 6, 6])):
         rig.add(name, prompt, max_tokens=1)
         rig.drain()
@@ -342,6 +343,85 @@ def a_req_reads_another_namespace(rig: Rig) -> None:
         node.namespace = Namespace(salt="stolen")
 
 
+def swap_out(rig: Rig) -> tuple[Req, SwappedKV]:
+    """Let `a` be preempted and swapped, as the next step's plan would."""
+    req = rig.req("a")
+    rig.scheduler._builder._preemptor.preempt(req, [])
+    rig.scheduler.queues.preempt(req)
+    assert req.swapped is not None
+    check(rig.scheduler)
+    return req, req.swapped
+
+
+@breaks(11)
+def a_saved_host_block_is_freed(rig: Rig) -> None:
+    _, saved = swap_out(rig)
+    rig.space.pool.free(saved.host_blocks)
+
+
+@breaks(11)
+def a_host_block_is_lost(rig: Rig) -> None:
+    rig.space.pool.allocate(1)
+
+
+@breaks(11)
+def a_record_is_forgotten(rig: Rig) -> None:
+    req, _ = swap_out(rig)
+    req.swapped = None
+
+
+@breaks(11)
+def a_record_says_more_than_it_has(rig: Rig) -> None:
+    req, saved = swap_out(rig)
+    req.swapped = replace(saved, num_tokens=saved.num_tokens - 2)
+
+
+@breaks(11)
+def a_record_covers_tokens_that_were_never_computed(rig: Rig) -> None:
+    req, saved = swap_out(rig)
+    req.swapped = replace(saved, num_tokens=saved.num_tokens + 1)
+
+
+@breaks(11)
+def a_running_req_keeps_its_record(rig: Rig) -> None:
+    _, saved = swap_out(rig)
+    rig.req("a").swapped, rig.req("b").swapped = None, saved
+
+
+@breaks(11)
+def host_blocks_are_read_by_no_plan(rig: Rig) -> None:
+    req, saved = swap_out(rig)
+    req.swapped = None
+    rig.space._being_read.extend(saved.host_blocks)
+
+
+def give_out_swaps(rig: Rig, outs: dict[str, int], ins: dict[str, int]) -> None:
+    """Put a plan with these swaps, of one host block each, in flight."""
+
+    def swaps(host_blocks: dict[str, int]) -> tuple[BlockSwap, ...]:
+        own = pack_ids(lease_of(rig, "b").table[:1])
+        items = host_blocks.items()
+        return tuple(BlockSwap(ReqId(name), own, pack_ids([block])) for name, block in items)
+
+    rig.scheduler._in_flight = replace(rig.plan(), swap_outs=swaps(outs), swap_ins=swaps(ins))
+
+
+@breaks(11)
+def two_swap_outs_go_to_one_host_block(rig: Rig) -> None:
+    give_out_swaps(rig, {"a": 0, "b": 0}, {})
+
+
+@breaks(11)
+def a_swap_in_reads_a_host_block_that_may_be_taken(rig: Rig) -> None:
+    give_out_swaps(rig, {}, {"b": 0})
+
+
+@breaks(11)
+def a_swap_in_reads_what_another_overwrites(rig: Rig) -> None:
+    rig.space._being_read.extend(rig.space.pool.allocate(1) or ())
+    give_out_swaps(rig, {"a": rig.space.being_read[0]}, {"b": rig.space.being_read[0]})
+
+
 @pytest.mark.parametrize(
     ("number", "corrupt"), BREAKS, ids=[f"{number}-{each.__name__}" for number, each in BREAKS]
 )
@@ -355,7 +435,7 @@ def test_a_broken_invariant_is_found_and_named(rig: Rig, number: int, corrupt: C
 
 
 def test_every_numbered_invariant_is_broken_above() -> None:
-    assert {number for number, _ in BREAKS} == set(range(1, 11))
+    assert {number for number, _ in BREAKS} == set(range(1, 12))
 
 
 def test_10_the_fake_runner_notices_kv_of_other_tokens(rig: Rig) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from itertools import count
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from radixserve.core.invariants import check
+from radixserve.core.plan import TransferCosts
+from radixserve.core.policies import POLICIES
 from radixserve.core.prefix_cache import PrefixCache, UnsharedCache
 from radixserve.errors import InvariantError
 from radixserve.types import FinishReason, Namespace, ReqId, unpack_ids
@@ -30,22 +33,30 @@ SERVED = (FinishReason.STOP, FinishReason.LENGTH)
 class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         block_size=st.sampled_from([1, 2, 3, 4]),
-        num_blocks=st.integers(8, 40),
+        num_blocks=st.integers(6, 24),
         shares=st.sampled_from([True, True, True, False]),
-        policy=st.sampled_from(["lpm", "fcfs"]),
+        policy=st.sampled_from(sorted(POLICIES)),
         seats=st.integers(1, 6),
         tokens_a_step=st.integers(6, 20),
         chunk_len=st.none() | st.integers(1, 8),
+        mode=st.sampled_from(["auto", "recompute", "swap", "swap"]),
+        host_blocks=st.sampled_from([0, 5, 30, 30]),
+        copies_are_dear=st.booleans(),
+        growth=st.sampled_from([0, 0, 64]),
     )
     def start(
         self,
         block_size: int,
         num_blocks: int,
         shares: bool,
-        policy: Literal["lpm", "fcfs"],
+        policy: str,
         seats: int,
         tokens_a_step: int,
         chunk_len: int | None,
+        mode: str = "recompute",
+        host_blocks: int = 0,
+        copies_are_dear: bool = False,
+        growth: int = 0,
     ) -> None:
         kind = PrefixCache if shares else UnsharedCache
         cache = kind(num_blocks=num_blocks, block_size=block_size)
@@ -56,13 +67,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_size=block_size,
             vocab_size=VOCAB_SIZE,
             cache=cache,
+            host_blocks=host_blocks,
+            costs=TransferCosts(
+                block_bytes=block_size,
+                copy_bytes_per_s=4.0 if copies_are_dear else 100.0,
+                prefill_tokens_per_s=10.0,
+            ),
+            preemption_mode=mode,
             schedule_policy=policy,
             max_num_seqs=seats,
             max_num_batched_tokens=tokens_a_step,
             prefill_chunk_len=chunk_len,
-            max_wait_s=5.0,
+            aged_every=5,
         )
-        self.seats, self.tokens_a_step = seats, tokens_a_step
+        self.host_pool = FaultyPool(host_blocks)
+        self.rig.space.pool = self.host_pool
+        self.seats, self.tokens_a_step, self.growth = seats, tokens_a_step, growth
         self.in_flight: StepPlan | None = None
         self.cached_len: dict[str, int] = {}
         self.asked_to_end: set[str] = set()
@@ -72,7 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         prompt=TOKENS,
-        max_tokens=st.integers(1, 12),
+        max_tokens=st.integers(1, 24),
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         namespace=SPACE,
         stop=st.sampled_from([(), (), (2,)]),
@@ -94,6 +114,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                 namespace=namespace,
                 stop=stop,
             )
+
+    @rule(seed=PICK)
+    def crowd(self, seed: int) -> None:
+        """Several that grow long: more than a small pool holds."""
+        dice = random.Random(seed)
+        for _ in range(3):
+            prompt = tuple(dice.choices((0, 1), k=dice.randint(1, 9)))
+            self.add(prompt, dice.randint(8, 18), dice.choice((0, 0, 1)), Namespace(), ())
 
     @precondition(lambda self: self.rig.scheduler.queues.running)
     @rule(pick=PICK, more=st.lists(st.integers(0, 1), max_size=3), max_tokens=st.integers(1, 6))
@@ -122,9 +150,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     # -- steps ---------------------------------------------------------------------------------
 
     @precondition(lambda self: self.in_flight is None)
-    @rule(fails_at=st.sampled_from([0, 0, 0, 1, 2, 3]))
-    def schedule(self, fails_at: int) -> None:
+    @rule(fails_at=st.sampled_from([0, 0, 0, 1, 2, 3]), swap_fails=st.sampled_from([0, 0, 1, 2]))
+    def schedule(self, fails_at: int, swap_fails: int = 0) -> None:
+        # Admission that leaves no room for growth is what makes preemptions.
+        self.rig.scheduler._builder._growth.tokens = self.growth
         failures = self.pool.num_failures
+        if swap_fails:
+            self.host_pool.arm(swap_fails)
         if fails_at:
             self.pool.arm(fails_at)
         try:
@@ -138,6 +170,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         finally:
             if fails_at:
                 self.pool.disarm()
+            if swap_fails:
+                self.host_pool.disarm()
         self.rig.now += 1.0
         if self.in_flight is not None:
             self.check_plan(self.in_flight)
@@ -186,7 +220,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.failed |= carried
         self.rig.fail(plan)
         assert carried <= set(self.rig.finals) - before
-        copied = set(self.rig.finals) - before - carried - self.asked_to_end
+        swapped = {swap.req_id for swap in plan.swap_ins}
+        assert swapped <= set(self.rig.finals) - before
+        self.failed |= swapped
+        copied = set(self.rig.finals) - before - carried - swapped - self.asked_to_end
         assert len(copied) <= len(plan.copies)
         self.failed |= copied
 
@@ -210,6 +247,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.rig.cache.num_private_blocks == 0
         self.rig.cache.flush()
         assert self.pool.num_free == self.pool.num_blocks
+        assert self.host_pool.num_free == self.host_pool.num_blocks
+        assert self.rig.runner.swapped_in_blocks <= self.rig.scheduler.stats().swapped_in_blocks
 
     def check_answer(self, name: str, final: ReqOutput) -> None:
         """A served request has the tokens it would have had alone; any other a part of them."""
@@ -248,6 +287,19 @@ def test_whichever_allocation_fails_every_request_is_served_as_if_alone() -> Non
         if machine.pool.num_failures == 0:
             break
     assert k > 20, "too few allocations to mean anything"
+
+
+@pytest.mark.parametrize("mode", ["auto", "swap"])
+def test_whichever_host_allocation_fails_every_request_is_served_as_if_alone(mode: str) -> None:
+    for k in count(1):
+        machine = SchedulerMachine()
+        machine.start(3, 12, True, "fcfs", 4, 12, 5, mode, 20)
+        machine.host_pool.arm(k)
+        play(machine, random.Random(3), num_rules=60)
+        machine.teardown()
+        if machine.host_pool.num_failures == 0:
+            break
+    assert k > 5, "too few swaps to mean anything"
 
 
 TestScheduler = SchedulerMachine.TestCase

@@ -234,7 +234,13 @@ def test_a_fork_does_not_copy_from_a_block_that_is_itself_being_copied_to() -> N
 
 def sitting_out() -> Rig:
     """The next step copies for `last` but has no token for it: `long` is older and takes half."""
-    rig = Rig(num_blocks=100, block_size=4, max_num_seqs=10, max_num_batched_tokens=10)
+    rig = Rig(
+        num_blocks=100,
+        block_size=4,
+        max_num_seqs=10,
+        max_num_batched_tokens=10,
+        schedule_policy="lpm",
+    )
     for i in range(3):
         rig.add(f"warm{i}", own(10 * i, 8), max_tokens=1)
         rig.drain()

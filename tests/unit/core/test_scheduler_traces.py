@@ -21,7 +21,7 @@ from tests.kit.builders import Rig
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from radixserve.core.plan import ScheduledReq, StepPlan
+    from radixserve.core.plan import BlockSwap, ScheduledReq, StepPlan
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 DOCUMENT = list(range(10, 20))
@@ -34,7 +34,16 @@ def row_line(row: ScheduledReq) -> str:
     return f"    {row.req_id} computes [{first}, {end}) in {unpack_ids(row.block_table)}{sampled}"
 
 
+def swap_line(swap: BlockSwap, verb: str) -> str:
+    blocks, host_blocks = unpack_ids(swap.blocks), unpack_ids(swap.host_blocks)
+    return f"    {verb} {swap.req_id}: blocks {blocks}, host blocks {host_blocks}"
+
+
 def plan_lines(plan: StepPlan) -> Iterator[str]:
+    for swap in plan.swap_outs:
+        yield swap_line(swap, "swap out")
+    for swap in plan.swap_ins:
+        yield swap_line(swap, "swap in")
     for copy in plan.copies:
         yield f"    copy {copy.num_tokens} tokens of block {copy.source} to block {copy.target}"
     yield from map(row_line, plan.reqs)
@@ -89,6 +98,24 @@ def preemption() -> Iterator[str]:
     yield from trace(rig, {0: two_arrive})
 
 
+def swap() -> Iterator[str]:
+    """Two grow until the pool is full; the younger is saved in host memory and resumes."""
+    rig = Rig(
+        num_blocks=10,
+        block_size=16,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        host_blocks=8,
+        preemption_mode="swap",
+    )
+
+    def two_arrive() -> None:
+        rig.add("elder", [1, 2, 3, 4, 5], max_tokens=140)
+        rig.add("younger", [6, 7, 8, 9, 0], max_tokens=140)
+
+    yield from trace(rig, {0: two_arrive})
+
+
 def chunks_and_ends() -> Iterator[str]:
     """Chunks beside decodes, a short prompt that passes, an abort in flight, an eviction."""
     rig = Rig(num_blocks=12, block_size=4, max_num_batched_tokens=8, max_num_seqs=4)
@@ -109,7 +136,7 @@ def chunks_and_ends() -> Iterator[str]:
     yield from trace(rig, {0: start, 1: two_arrive, 3: abort, 4: arrive_again})
 
 
-@pytest.mark.parametrize("story", [sharing, preemption, chunks_and_ends])
+@pytest.mark.parametrize("story", [sharing, preemption, swap, chunks_and_ends])
 def test_the_run_is_the_recorded_one(story: Callable[[], Iterator[str]]) -> None:
     path = GOLDEN / f"scheduler_{story.__name__}.txt"
     lines = [f"# {story.__doc__}", *story()]

@@ -1,14 +1,13 @@
-"""Which unlocked leaf of the tree goes first.
-
-The tree adds a node when it becomes an unlocked leaf and removes it when that ends, so the index
-holds exactly the evictable leaves (invariant 5) and evicting never scans.
-"""
+"""Least recently used first: the default."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
+
+from radixserve.core.eviction.index import EvictionIndex
+from radixserve.errors import InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,29 +15,7 @@ if TYPE_CHECKING:
     from radixserve.core.node import Node
 
 
-class EvictionIndex(Protocol):
-    """The unlocked leaves, in the order in which they should be given up."""
-
-    def add(self, leaf: Node) -> None:
-        """Take in a node that has just become an unlocked leaf."""
-
-    def remove(self, leaf: Node) -> None:
-        """Forget a node that is no longer an unlocked leaf."""
-
-    def first(self) -> Node | None:
-        """Return the leaf to give up next, None if there is none. Changes nothing."""
-
-    def pop(self) -> Node:
-        """Take out and return the leaf that `first` would return; there must be one."""
-
-    def __iter__(self) -> Iterator[Node]:
-        """All the leaves, in order."""
-
-    def __len__(self) -> int:
-        """How many leaves there are."""
-
-
-class LruIndex:
+class LruIndex(EvictionIndex):
     """Least recently used first, by the tree's logical clock.
 
     A node's `last_access` does not change while it is in here: only a lock touches a node, and a
@@ -76,3 +53,9 @@ class LruIndex:
 
     def __len__(self) -> int:
         return len(self._by_age)
+
+    def check(self) -> None:
+        """The ages in here grow, and are the leaves' own."""
+        ages = [leaf.last_access for leaf in self]
+        if ages != sorted(ages):
+            raise InvariantError(5, f"the eviction index is out of order: {ages}")

@@ -1,0 +1,126 @@
+"""What swapping and recomputing cost on this machine: timed once, before any port is opened."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve.core.plan import BlockSwap, ScheduledReq, StepPlan, TransferCosts
+from radixserve.types import ReqId, pack_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve.runtime.host_kv import HostKV
+    from radixserve.runtime.kv_cache import KVCache
+    from radixserve.runtime.model_runner import ModelRunner
+
+MOST_COPIED_BLOCKS = 32
+STEP_LENS = (1, 2, 7, 31)
+"""Tokens of one Req in a step: an ordinary decode, one more to compute again, some, and more."""
+CONTEXT_LEN = 1024
+"""Tokens of that Req before them, if the pool holds as many. Where a victim is short, a swap wins
+by far if anything is lost; the choice is close for long ones, so it is a long one that is timed."""
+MOST_RUNS = 3
+BUDGET_S = 0.4
+"""Seconds after which nothing is timed more than once."""
+PROBE = ReqId("cost-probe")
+
+
+def measure_swap_costs(
+    runner: ModelRunner,
+    pool: KVCache,
+    host: HostKV,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> TransferCosts:
+    """Time copies and steps, small and large ones; the quickest of a few runs counts.
+
+    The quickest, since what slows the others down is somebody else, who may be gone later.
+
+    Args:
+        runner: Over `pool`, of which no block is in use.
+        host: Of which no block is in use.
+        clock: Seconds.
+    Mutates: the first blocks of pool and swap space.
+    """
+    stopwatch = _Stopwatch(clock)
+    num_blocks = min(MOST_COPIED_BLOCKS, pool.num_blocks, host.num_blocks)
+    one_s, all_s = (_copy_s(pool, host, count, stopwatch) for count in (1, num_blocks))
+    block_s, copy_overhead_s = _line((1, one_s), (num_blocks, all_s))
+    capacity = pool.num_blocks * pool.block_size
+    lens = [min(length, capacity) for length in STEP_LENS]
+    decode_s, one_more_s, few_s, many_s = (_step_s(runner, pool, n, stopwatch) for n in lens)
+    token_s, _ = _line((lens[2], few_s), (lens[3], many_s))
+    block_bytes = _block_bytes(pool)
+    return TransferCosts(
+        block_bytes=block_bytes,
+        copy_bytes_per_s=block_bytes / block_s,
+        prefill_tokens_per_s=1 / token_s,
+        copy_overhead_s=copy_overhead_s,
+        prefill_floor_s=max(0.0, one_more_s - decode_s),
+    )
+
+
+def _line(few: tuple[int, float], many: tuple[int, float]) -> tuple[float, float]:
+    """Return slope and value at zero of the line through two (number, seconds).
+
+    Where noise, or two equal numbers, leave no rising line: the one through zero and the second.
+    """
+    if few[0] < many[0] and few[1] < many[1]:
+        slope = (many[1] - few[1]) / (many[0] - few[0])
+        return slope, max(0.0, few[1] - few[0] * slope)
+    return many[1] / many[0], 0.0
+
+
+def _copy_s(pool: KVCache, host: HostKV, num_blocks: int, stopwatch: _Stopwatch) -> float:
+    """Return the seconds of a copy one way: half of there and back."""
+    ids = pack_ids(range(num_blocks))
+    swaps = (BlockSwap(PROBE, ids, ids),)
+
+    def there_and_back() -> None:
+        with torch.inference_mode():
+            host.save(pool, swaps)
+            host.restore(pool, swaps)
+
+    return stopwatch.quickest(there_and_back) / 2
+
+
+def _step_s(runner: ModelRunner, pool: KVCache, length: int, stopwatch: _Stopwatch) -> float:
+    """Return the seconds of a step in which one Req decodes and another computes some tokens.
+
+    A Req that comes back is hardly ever alone.
+    """
+    capacity = pool.num_blocks * pool.block_size
+    start = max(0, min(CONTEXT_LEN, capacity - STEP_LENS[-1]))
+    table = pack_ids(range(-(-(start + length) // pool.block_size)))
+    other = ScheduledReq(PROBE, pack_ids([0]), 0, pack_ids([0]), sampling=None)
+    row = ScheduledReq(PROBE, pack_ids([0] * length), start, table, sampling=None)
+    return stopwatch.quickest(lambda: runner.execute(StepPlan(0, (other, row))))
+
+
+class _Stopwatch:
+    """Times actions by the quickest of a few runs, and of one run once its time is used up.
+
+    The first run of an action takes pages and compiles what is compiled on first use.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left_s = BUDGET_S
+
+    def quickest(self, action: Callable[[], object]) -> float:
+        """Return the seconds of an action."""
+        times: list[float] = []
+        while not times or (len(times) < MOST_RUNS and self._left_s > 0):
+            started = self._clock()
+            action()
+            times.append(self._clock() - started)
+            self._left_s -= times[-1]
+        return max(min(times), 1e-9)
+
+
+def _block_bytes(pool: KVCache) -> int:
+    return sum(half[0].nbytes for layer in pool.layers for half in (layer.k, layer.v))

@@ -1,0 +1,91 @@
+"""KV blocks that go to host memory and come back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from radixserve.core.plan import BlockSwap
+from radixserve.errors import ConfigError
+from radixserve.runtime.host_kv import HostKV
+from radixserve.runtime.kv_cache import KVCache
+from radixserve.types import ReqId, pack_ids
+
+
+@dataclass(frozen=True)
+class Shape:
+    num_layers: int = 2
+    num_kv_heads: int = 3
+    head_dim: int = 8
+
+
+def make_pool(num_blocks: int = 6) -> KVCache:
+    """A pool in which every slot of every layer holds another number."""
+    pool = KVCache.allocate(Shape(), num_blocks, 4, torch.float32)
+    for number, layer in enumerate(pool.layers):
+        for sign, half in ((1, layer.k), (-1, layer.v)):
+            half.copy_(sign * (torch.arange(half.numel()).view(half.shape) + number * 10_000))
+    return pool
+
+
+def swap(blocks: list[int], host_blocks: list[int]) -> BlockSwap:
+    return BlockSwap(ReqId("r"), pack_ids(blocks), pack_ids(host_blocks))
+
+
+def test_a_swap_space_is_laid_out_like_the_pool() -> None:
+    pool = KVCache.allocate(Shape(), 6, 4, torch.bfloat16)
+
+    host = HostKV.allocate_beside(pool, 9)
+
+    assert host.num_blocks == 9
+    assert len(host.layers) == 2
+    for layer in host.layers:
+        assert layer.k.shape == layer.v.shape == (9, 4, 3, 8)
+        assert layer.k.dtype == layer.v.dtype == torch.bfloat16
+
+
+def test_saved_blocks_come_back_to_other_places_unchanged() -> None:
+    pool, before = make_pool(), make_pool()
+    host = HostKV.allocate_beside(pool, 4)
+
+    host.save(pool, [swap([1, 4], [3, 0]), swap([2], [1])])
+    for layer in pool.layers:
+        layer.k.zero_()
+        layer.v.zero_()
+    host.restore(pool, [swap([0, 5], [0, 3]), swap([3], [1])])
+
+    for layer, old in zip(pool.layers, before.layers, strict=True):
+        for half, old_half in ((layer.k, old.k), (layer.v, old.v)):
+            assert torch.equal(half[[0, 5, 3]], old_half[[4, 1, 2]])
+            assert half[[1, 2, 4]].eq(0).all()
+
+
+def test_saving_changes_the_named_host_blocks_and_nothing_of_the_pool() -> None:
+    pool, before = make_pool(), make_pool()
+    host = HostKV.allocate_beside(pool, 4)
+
+    host.save(pool, [swap([1, 4], [3, 0])])
+
+    for layer, old, saved in zip(pool.layers, before.layers, host.layers, strict=True):
+        assert torch.equal(layer.k, old.k)
+        assert torch.equal(layer.v, old.v)
+        assert torch.equal(saved.v[[3, 0]], old.v[[1, 4]])
+        assert saved.k[[1, 2]].eq(0).all()
+
+
+def test_no_swaps_change_nothing() -> None:
+    pool, before = make_pool(), make_pool()
+    host = HostKV.allocate_beside(pool, 4)
+
+    host.save(pool, [])
+    host.restore(pool, [])
+
+    assert torch.equal(pool.layers[0].k, before.layers[0].k)
+    assert host.layers[0].k.eq(0).all()
+
+
+def test_a_swap_space_that_no_machine_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match="swap_space_bytes"):
+        HostKV.allocate_beside(make_pool(), 2**40)
