@@ -111,7 +111,7 @@ class SchedulerConfig:
     schedule_policy: str = "sweep"
     """sweep: depth first over the waiting prompts, with a bound on every wait; dfs, lpm, fair,
     priority, fcfs: see core/policies; or package.module:ClassName for one of your own."""
-    aged_every: int = 64
+    aged_every: int = 128
     """Of this many admissions, at least one is the Req that arrived first (sweep, fair)."""
     max_queue_len: int = 1024
     """Most Reqs waiting; beyond it a request is refused with 429."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     PromptKey: TypeAlias = tuple[str, str, str, bytes]
 
-AGED_EVERY = 64
+AGED_EVERY = 128
 """Of this many admissions, at least one is the Req that arrived first."""
 
 
