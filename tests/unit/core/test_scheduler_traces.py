@@ -136,7 +136,32 @@ def chunks_and_ends() -> Iterator[str]:
     yield from trace(rig, {0: start, 1: two_arrive, 3: abort, 4: arrive_again})
 
 
-@pytest.mark.parametrize("story", [sharing, preemption, swap, chunks_and_ends])
+def mix() -> Iterator[str]:
+    """Warm, cold and urgent: the sweep finishes the warm, each third turn goes to the oldest."""
+    rig = Rig(
+        num_blocks=24,
+        block_size=4,
+        max_num_seqs=1,
+        max_num_batched_tokens=16,
+        schedule_policy="sweep",
+        aged_every=3,
+    )
+
+    def warm_up() -> None:
+        rig.add("first", [*DOCUMENT, 50], max_tokens=2)
+
+    def many_arrive() -> None:
+        rig.add("cold", [90, 91, 92], max_tokens=2)
+        for i in range(4):
+            rig.add(f"warm{i}", [*DOCUMENT, 60 + i], max_tokens=2)
+
+    def urgent_arrives() -> None:
+        rig.add("urgent", [95, 96, 97], max_tokens=1, priority=1)
+
+    yield from trace(rig, {0: warm_up, 1: many_arrive, 4: urgent_arrives})
+
+
+@pytest.mark.parametrize("story", [sharing, preemption, swap, chunks_and_ends, mix])
 def test_the_run_is_the_recorded_one(story: Callable[[], Iterator[str]]) -> None:
     path = GOLDEN / f"scheduler_{story.__name__}.txt"
     lines = [f"# {story.__doc__}", *story()]
