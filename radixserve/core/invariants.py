@@ -33,7 +33,7 @@ from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, unpack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from radixserve.core.node import Node
     from radixserve.core.prefix_cache import Lease, PrefixCache
@@ -55,8 +55,8 @@ def check(scheduler: Scheduler) -> None:
     _check_in_flight(scheduler)
     _check_swap_space(scheduler)
     names = [req.req_id for req in reqs]
-    _require(9, len(names) == len(set(names)), f"a Req is in two queues: {names}")
-    _require(9, set(names) <= scheduler.live_ids, "a finished Req is still queued")
+    _require(9, len(names) == len(set(names)), lambda: f"a Req is in two queues: {names}")
+    _require(9, set(names) <= scheduler.live_ids, lambda: "a finished Req is still queued")
 
 
 def check_cache(cache: PrefixCache, leases: Iterable[Lease]) -> None:
@@ -77,12 +77,12 @@ def check_cache(cache: PrefixCache, leases: Iterable[Lease]) -> None:
         owners.update(lease.private_blocks)
         _check_lease(lease, tree)
     wrong = {block: count for block, count in owners.items() if count != 1}
-    _require(1, not wrong, f"blocks with other than one owner: {wrong}; {cache!r}")
+    _require(1, not wrong, lambda: f"blocks with other than one owner: {wrong}; {cache!r}")
     private = sum(lease.num_private for lease in held)
-    _require(2, private == cache.num_private_blocks, f"{private} private blocks; {cache!r}")
+    _require(2, private == cache.num_private_blocks, lambda: f"{private} private blocks; {cache!r}")
     pins = sum(1 + (lease.tail_pin is not None) for lease in held)
     handles = sum(1 for _ in tree.handles())
-    _require(4, pins == handles, f"{handles} handles for leases that hold {pins}")
+    _require(4, pins == handles, lambda: f"{handles} handles for leases that hold {pins}")
 
 
 def check_tree(tree: RadixTree) -> None:
@@ -90,7 +90,7 @@ def check_tree(tree: RadixTree) -> None:
     below: Counter[int] = Counter()
     for handle in tree.handles():
         node = handle.node
-        _require(4, node is not None, "a dead handle is still registered")
+        _require(4, node is not None, lambda: "a dead handle is still registered")
         while node is not None:
             below[id(node)] += 1
             node = node.parent
@@ -98,7 +98,9 @@ def check_tree(tree: RadixTree) -> None:
     leaves = set()
     for node in tree.nodes():
         _check_node(node, tree.block_size)
-        _require(4, node.lock_ref == below[id(node)], f"{node!r} has {below[id(node)]} handles")
+        _require(
+            4, node.lock_ref == below[id(node)], lambda: f"{node!r} has {below[id(node)]} handles"
+        )
         if node.lock_ref:
             protected += len(node.blocks)
         else:
@@ -106,11 +108,15 @@ def check_tree(tree: RadixTree) -> None:
             if node.children is None and not node.is_root:
                 leaves.add(node)
     indexed = list(tree.evictable)
-    _require(5, len(indexed) == len(leaves), f"{len(indexed)} indexed of {len(leaves)} leaves")
-    _require(5, set(indexed) == leaves, "the eviction index holds other nodes than the leaves")
+    _require(
+        5, len(indexed) == len(leaves), lambda: f"{len(indexed)} indexed of {len(leaves)} leaves"
+    )
+    _require(
+        5, set(indexed) == leaves, lambda: "the eviction index holds other nodes than the leaves"
+    )
     tree.evictable.check()
-    _require(2, evictable == tree.num_evictable_blocks, f"{evictable} evictable; {tree!r}")
-    _require(2, protected == tree.num_protected_blocks, f"{protected} protected; {tree!r}")
+    _require(2, evictable == tree.num_evictable_blocks, lambda: f"{evictable} evictable; {tree!r}")
+    _require(2, protected == tree.num_protected_blocks, lambda: f"{protected} protected; {tree!r}")
 
 
 def draw(tree: RadixTree) -> str:
@@ -129,44 +135,62 @@ def draw(tree: RadixTree) -> str:
 def _check_node(node: Node, block_size: int) -> None:
     num_tokens = len(node.key) // ID_BYTES
     above = node.parent.end_len if node.parent else 0
-    _require(3, node.end_len == above + num_tokens, f"{node!r} ends in the wrong place")
-    _require(3, num_tokens == len(node.blocks) * block_size, f"{node!r} has {num_tokens} tokens")
-    _require(3, node.is_root == (num_tokens == 0), f"{node!r} is empty, or a root that is not")
-    _require(3, node.children is None or len(node.children) > 0, f"{node!r} keeps an empty map")
+    _require(3, node.end_len == above + num_tokens, lambda: f"{node!r} ends in the wrong place")
+    _require(
+        3, num_tokens == len(node.blocks) * block_size, lambda: f"{node!r} has {num_tokens} tokens"
+    )
+    _require(
+        3, node.is_root == (num_tokens == 0), lambda: f"{node!r} is empty, or a root that is not"
+    )
+    _require(
+        3, node.children is None or len(node.children) > 0, lambda: f"{node!r} keeps an empty map"
+    )
     first_blocks = []
     for child in node.children or ():
         first_blocks.append(child.first_block(block_size * ID_BYTES))
-        _require(3, child.parent is node, f"{child!r} does not point back to {node!r}")
-        _require(3, child.namespace == node.namespace, f"{child!r} is in another namespace")
-        _require(6, child.last_access <= node.last_access, f"{child!r} is younger than {node!r}")
+        _require(3, child.parent is node, lambda: f"{child!r} does not point back to {node!r}")
+        _require(3, child.namespace == node.namespace, lambda: f"{child!r} is in another namespace")
+        _require(
+            6, child.last_access <= node.last_access, lambda: f"{child!r} is younger than {node!r}"
+        )
         assert node.children is not None
-        _require(3, node.children.exact(first_blocks[-1]) is child, f"{child!r} is misfiled")
-    _require(3, first_blocks == sorted(set(first_blocks)), f"{node!r}'s children are unsorted")
+        _require(
+            3, node.children.exact(first_blocks[-1]) is child, lambda: f"{child!r} is misfiled"
+        )
+    _require(
+        3, first_blocks == sorted(set(first_blocks)), lambda: f"{node!r}'s children are unsorted"
+    )
 
 
 def _check_lease(lease: Lease, tree: RadixTree) -> None:
-    _require(7, lease.handle is not None, f"{lease!r} is dead but held")
+    _require(7, lease.handle is not None, lambda: f"{lease!r} is dead but held")
     assert lease.handle is not None
     path = tree.path_blocks(lease.handle)
     shared = lease.table[: lease.num_shared]
-    _require(7, path == shared, f"the path is {path}, the table begins {shared}")
+    _require(7, path == shared, lambda: f"the path is {path}, the table begins {shared}")
 
 
 def _check_req(req: Req, scheduler: Scheduler) -> None:
     is_running = req.state is ReqState.RUNNING
-    _require(9, is_running == (req.req_id in scheduler.queues.running), f"{req!r} is misplaced")
-    _require(7, is_running == (req.lease is not None), f"{req!r} with {req.lease!r}")
-    _require(7, 0 <= req.computed_len < req.total_len, f"{req!r} has computed too much")
+    _require(
+        9, is_running == (req.req_id in scheduler.queues.running), lambda: f"{req!r} is misplaced"
+    )
+    _require(7, is_running == (req.lease is not None), lambda: f"{req!r} with {req.lease!r}")
+    _require(7, 0 <= req.computed_len < req.total_len, lambda: f"{req!r} has computed too much")
     if req.lease is None:
         return
     block_size = scheduler.cache.block_size
     covered = len(req.lease.table) * block_size
-    _require(7, req.computed_len <= covered < req.total_len + block_size, f"{req!r}: {covered}")
+    _require(
+        7, req.computed_len <= covered < req.total_len + block_size, lambda: f"{req!r}: {covered}"
+    )
     node = req.lease.handle.node if req.lease.handle else None
     while node is not None:
         start, end = node.end_len * ID_BYTES - len(node.key), node.end_len * ID_BYTES
-        _require(7, req.tokens[start:end] == node.key, f"{req!r} is locked to other tokens")
-        _require(10, node.namespace == req.spec.namespace, f"{req!r} reads another namespace")
+        _require(7, req.tokens[start:end] == node.key, lambda: f"{req!r} is locked to other tokens")
+        _require(
+            10, node.namespace == req.spec.namespace, lambda: f"{req!r} reads another namespace"
+        )
         node = node.parent
 
 
@@ -174,18 +198,18 @@ def _check_in_flight(scheduler: Scheduler) -> None:
     plan = scheduler.in_flight
     if plan is None:
         pins = [req for req in scheduler.queues if req.lease and req.lease.tail_pin]
-        _require(8, not pins, f"no plan is in flight, but copies are pending for {pins}")
+        _require(8, not pins, lambda: f"no plan is in flight, but copies are pending for {pins}")
         return
     named = {block for row in plan.reqs for block in unpack_ids(row.block_table)}
     named.update(block for copy in plan.copies for block in (copy.source, copy.target))
     swapped_in = [block for swap in plan.swap_ins for block in unpack_ids(swap.blocks)]
     named.update(swapped_in)
     free = [block for block in named if scheduler.cache.pool.is_free(block)]  # type: ignore[arg-type]
-    _require(8, not free, f"step {plan.step} names the free blocks {free}")
+    _require(8, not free, lambda: f"step {plan.step} names the free blocks {free}")
     sources = {copy.source for copy in plan.copies}
     targets = [copy.target for copy in plan.copies] + swapped_in
-    _require(8, sources.isdisjoint(targets), "a block is copied from and to in one step")
-    _require(8, len(targets) == len(set(targets)), "two copies go to one block")
+    _require(8, sources.isdisjoint(targets), lambda: "a block is copied from and to in one step")
+    _require(8, len(targets) == len(set(targets)), lambda: "two copies go to one block")
 
 
 def _check_swap_space(scheduler: Scheduler) -> None:
@@ -200,24 +224,31 @@ def _check_swap_space(scheduler: Scheduler) -> None:
         owners.update(saved.host_blocks)
         end = saved.first_block + len(saved.host_blocks)
         covered = -(-saved.num_tokens // space.block_size)
-        _require(11, req.state is ReqState.WAITING, f"{req!r} runs with {saved}")
-        _require(11, end == covered, f"{saved} covers {end} blocks, not {covered}")
-        _require(11, saved.num_tokens < req.total_len, f"{req!r} has saved too much: {saved}")
+        _require(11, req.state is ReqState.WAITING, lambda: f"{req!r} runs with {saved}")
+        _require(11, end == covered, lambda: f"{saved} covers {end} blocks, not {covered}")
+        _require(
+            11, saved.num_tokens < req.total_len, lambda: f"{req!r} has saved too much: {saved}"
+        )
     wrong = {block: count for block, count in owners.items() if count != 1}
-    _require(11, not wrong, f"host blocks with other than one owner: {wrong}; {space!r}")
+    _require(11, not wrong, lambda: f"host blocks with other than one owner: {wrong}; {space!r}")
     if plan is None:
-        _require(11, not space.being_read, "no plan is in flight, but host blocks are being read")
+        _require(
+            11, not space.being_read, lambda: "no plan is in flight, but host blocks are being read"
+        )
         return
     outs = [(block, s.req_id) for s in plan.swap_outs for block in unpack_ids(s.host_blocks)]
     written = dict(outs)
-    _require(11, len(written) == len(outs), f"two swap-outs go to one host block: {outs}")
+    _require(11, len(written) == len(outs), lambda: f"two swap-outs go to one host block: {outs}")
     for swap in plan.swap_ins:
         for block in unpack_ids(swap.host_blocks):
-            _require(11, block in space.being_read, f"{swap} reads a block that may be taken")
+            _require(
+                11, block in space.being_read, lambda: f"{swap} reads a block that may be taken"
+            )
             owner = written.get(block, swap.req_id)
-            _require(11, owner == swap.req_id, f"{swap} reads what {owner} overwrites")
+            _require(11, owner == swap.req_id, lambda: f"{swap} reads what {owner} overwrites")
 
 
-def _require(number: int, holds: bool, message: str) -> None:
+def _require(number: int, holds: bool, message: Callable[[], str]) -> None:
+    """Raise unless `holds`. The message is made only then: a check runs thousands of times."""
     if not holds:
-        raise InvariantError(number, message)
+        raise InvariantError(number, message())
