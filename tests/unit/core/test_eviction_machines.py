@@ -108,9 +108,9 @@ class PolicyMachine(TreeMachine):
 
 
 TestPolicies = PolicyMachine.TestCase
-TestPolicies.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
-FEW = settings(max_examples=4, stateful_step_count=25, deadline=None)
+FEW = settings(max_examples=max(2, settings().max_examples // 12), stateful_step_count=25)
+"""Once for each policy: a share of what the profile gives."""
 
 
 def cache_maker(policy: str) -> Callable[..., PrefixCache]:

@@ -293,8 +293,7 @@ def test_the_victim_resumes_before_those_that_came_later() -> None:
     assert list(rig.finals)[:2] == ["r0", "r1"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "recompute", "swap"])
-@pytest.mark.parametrize("host_blocks", [0, 12, 400])
+@pytest.mark.parametrize(("mode", "host_blocks"), [("auto", 12), ("recompute", 12), ("swap", 12)])
 def test_a_crowd_in_a_small_pool_gets_what_each_would_have_got_alone(
     mode: str, host_blocks: int
 ) -> None:
