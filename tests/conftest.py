@@ -1,6 +1,6 @@
 """Settings of the whole test suite: how many examples hypothesis tries.
 
-    HYPOTHESIS_PROFILE=dev    15 examples, machines of 25 steps: the default at a desk
+    HYPOTHESIS_PROFILE=dev    8 examples, machines of 20 steps: the default at a desk
     HYPOTHESIS_PROFILE=ci     200 examples of 50 steps, the same in every run; default if CI=true
     HYPOTHESIS_PROFILE=soak   5,000 examples: before a release, or after a change in the core
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 # The first call of a test pays for imports, and other work shares the machine: no time limits.
 settings.register_profile(
     "dev",
-    max_examples=15,
-    stateful_step_count=25,
+    max_examples=8,
+    stateful_step_count=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -109,7 +109,7 @@ class PolicyMachine(TreeMachine):
 
 TestPolicies = PolicyMachine.TestCase
 
-FEW = settings(max_examples=max(2, settings().max_examples // 12), stateful_step_count=25)
+FEW = settings(max_examples=max(1, settings().max_examples // 12), stateful_step_count=25)
 """Once for each policy: a share of what the profile gives."""
 
 

@@ -293,32 +293,6 @@ def test_the_victim_resumes_before_those_that_came_later() -> None:
     assert list(rig.finals)[:2] == ["r0", "r1"]
 
 
-@pytest.mark.parametrize(("mode", "host_blocks"), [("auto", 12), ("recompute", 12), ("swap", 12)])
-def test_a_crowd_in_a_small_pool_gets_what_each_would_have_got_alone(
-    mode: str, host_blocks: int
-) -> None:
-    rig = Rig(
-        num_blocks=80,
-        block_size=4,
-        host_blocks=host_blocks,
-        costs=CHEAP_COPIES,
-        preemption_mode=mode,
-        max_num_seqs=16,
-    )
-    for i in range(24):
-        rig.add(f"r{i}", fresh(10 + i, i % 9), max_tokens=90, priority=i % 3 == 0)
-
-    rig.drain()
-
-    rig.assert_all_as_if_alone()
-    stats = rig.scheduler.stats()
-    assert stats.preemptions > 0
-    assert rig.runner.swapped_out_blocks == stats.swapped_out_blocks
-    assert rig.runner.swapped_in_blocks == stats.swapped_in_blocks
-    assert (stats.swapped_in_blocks > 0) == (mode != "recompute" and host_blocks > 0)
-    assert stats.free_host_blocks == stats.host_blocks == host_blocks
-
-
 def test_swapping_a_swapped_request_is_our_bug() -> None:
     rig = rig_with_a_victim()
     req = rig.req("r1")

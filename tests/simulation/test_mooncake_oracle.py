@@ -15,7 +15,7 @@ import pytest
 from radixserve.core.radix_tree import RadixTree
 from radixserve.types import MAX_ID, BlockId, Namespace, pack_ids
 
-TRACE = Path(__file__).parents[4] / "shared/data/mooncake/conversation_trace.jsonl.gz"
+TRACE = Path(__file__).parents[3] / "shared/data/mooncake/conversation_trace.jsonl.gz"
 TOKENS_A_BLOCK = 512
 
 

@@ -1,0 +1,1 @@
+"""Long runs of the core's own classes, without a model."""
