@@ -183,5 +183,6 @@ class Victim:
 def _req(name: str, tokens: Sequence[int], *, max_tokens: int) -> Req:
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
     return Req(
-        ReqSpec(req_id=ReqId(name), prompt=pack_ids(tokens), params=params), arrival=0, now=0
+        ReqSpec(req_id=ReqId(name), prompt=pack_ids(tokens), params=params),
+        arrival=0,
     )

@@ -42,10 +42,10 @@ class Queues:
             return running
         return next((req for req in self.waiting if req.req_id == req_id), None)
 
-    def arrive(self, spec: ReqSpec, now: float) -> None:
+    def arrive(self, spec: ReqSpec) -> None:
         """Let a new Req wait, behind those that arrived before."""
         self._arrivals += 1
-        self.waiting.add(Req(spec, arrival=self._arrivals, now=now))
+        self.waiting.add(Req(spec, arrival=self._arrivals))
 
     def admit(self, req: Req) -> None:
         """Waiting -> running."""

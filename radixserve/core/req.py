@@ -102,19 +102,16 @@ class Req:
         "match_memo",
         "num_preemptions",
         "preempted_len",
-        "queued_at",
         "spec",
         "state",
         "swapped",
         "tokens",
     )
 
-    def __init__(self, spec: ReqSpec, *, arrival: int, now: float) -> None:
+    def __init__(self, spec: ReqSpec, *, arrival: int) -> None:
         self.spec = spec
         self.arrival = arrival
         """Place in the order of arrival; kept through preemptions."""
-        self.queued_at = now
-        """Seconds, on the clock that `schedule` is given."""
         self.state = ReqState.WAITING
         self.tokens = bytearray(spec.prompt)
         """Packed prompt and output."""

@@ -171,7 +171,7 @@ class Scheduler:
         if self._in_flight is not None:
             raise InvariantError(8, "schedule() before the running plan's update()")
         self.cache.tree.tick(now)
-        self._drain_inbox(now)
+        self._drain_inbox()
         self._expire(now)
         self._in_flight = self._builder.build()
         return self._in_flight
@@ -235,17 +235,17 @@ class Scheduler:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _drain_inbox(self, now: float) -> None:
+    def _drain_inbox(self) -> None:
         while self._inbox:
             entry = self._inbox.popleft()
             if isinstance(entry, ReqSpec):
-                self._arrive(entry, now)
+                self._arrive(entry)
             elif (req := self.queues.find(entry.req_id)) is not None:
                 self._finish(req, entry.reason)
 
-    def _arrive(self, spec: ReqSpec, now: float) -> None:
+    def _arrive(self, spec: ReqSpec) -> None:
         self._inbox_tokens -= spec.prompt_len
-        self.queues.arrive(spec, now)
+        self.queues.arrive(spec)
         self.service.arrive(spec.tenant)
         if spec.deadline is not None:
             self._deadlines.add(spec.req_id, spec.deadline)

@@ -142,10 +142,7 @@ class StepBuilder:
 
     def _admit(self, draft: _Draft) -> None:
         """Move Reqs from the queue into the step, in the policy's order, while there is room."""
-        running = self._queues.running
-        prefilling = sorted(
-            (req for req in running.values() if req not in draft.shares), key=queue_order
-        )
+        prefilling = self._prefilling(draft)
         if self._policy.honours_priority:
             self._admit_over_lower(draft, prefilling)
         passed_over: set[Req] = set()
@@ -303,13 +300,17 @@ class StepBuilder:
 
     def _schedule_prefills(self, draft: _Draft) -> None:
         """Divide what the decodes left among all the prompts under way."""
-        prefilling = [req for req in self._queues.running.values() if req not in draft.shares]
-        prefilling.sort(key=queue_order)
+        prefilling = self._prefilling(draft)
         remaining = [req.remaining_len for req in prefilling]
         shares = share_prefill_budget(remaining, self._prompt_budget(draft), self._chunk_len)
         for req, share in zip(prefilling, shares, strict=True):
             if share:
                 draft.shares[req] = share
+
+    def _prefilling(self, draft: _Draft) -> list[Req]:
+        """Running Reqs that have no share of the step yet, in order of urgency."""
+        running = self._queues.running.values()
+        return sorted((req for req in running if req not in draft.shares), key=queue_order)
 
     def _seal(self, draft: _Draft) -> StepPlan:
         self._counters.steps += 1

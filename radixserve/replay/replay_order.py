@@ -72,7 +72,7 @@ class ReplayOrder:
             priority=request.priority,
             tenant=request.tenant,
         )
-        return Req(spec, arrival=number, now=request.arrival_s)
+        return Req(spec, arrival=number)
 
 
 def default_window(trace: Trace) -> int:

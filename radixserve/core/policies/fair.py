@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from radixserve.core.policies.sweep import AGED_EVERY, TurnOfAge, prompt_key
+from radixserve.core.policies.sweep import AGED_EVERY, START, TurnOfAge, prompt_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class LeastAttainedService:
             return
         groups = sorted(self._groups(queue), key=lambda group: (group[0], view.attained(group[1])))
         for rank, tenant in groups:
-            cursor = self._cursors.get((rank, tenant), ("", "", "", b""))
+            cursor = self._cursors.get((rank, tenant), START)
             yield from queue.between((rank, tenant, cursor), (rank, tenant + "\0"))
             yield from queue.between((rank, tenant), (rank, tenant, cursor))
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     PromptKey: TypeAlias = tuple[str, str, str, bytes]
 
+START: PromptKey = ("", "", "", b"")
+"""Where a sweep begins: before every prompt."""
 AGED_EVERY = 128
 """Of this many admissions, at least one is the Req that arrived first."""
 
@@ -47,7 +49,7 @@ class DepthFirst:
     honours_priority = False
 
     def __init__(self) -> None:
-        self._cursor: PromptKey = ("", "", "", b"")
+        self._cursor = START
 
     def sort_key(self, req: Req) -> PromptKey:
         """By namespace and tokens."""
@@ -57,7 +59,7 @@ class DepthFirst:
         """Yield from the cursor to the end, then from the beginning. Complexity: O(log n)."""
         del view
         yield from queue.from_key(self._cursor)
-        yield from queue.between(("", "", "", b""), self._cursor)
+        yield from queue.between(START, self._cursor)
 
     def admitted(self, req: Req) -> None:
         """Go on behind this one."""
@@ -114,7 +116,7 @@ class Sweep:
             yield from queue
             return
         for rank in self._ranks(queue):
-            cursor = self._cursors.get(rank, ("", "", "", b""))
+            cursor = self._cursors.get(rank, START)
             yield from queue.between((rank, cursor), (rank + 1,))
             yield from queue.between((rank,), (rank, cursor))
 

@@ -30,7 +30,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=30)
 
 
 def make_req(prompt: list[int], name: str = "a", **fields: int) -> Req:
-    return Req(make_spec(name, prompt, **fields), arrival=1, now=0.0)  # type: ignore[arg-type]
+    return Req(make_spec(name, prompt, **fields), arrival=1)  # type: ignore[arg-type]
 
 
 def make_running(prompt: list[int], computed_len: int, **fields: int) -> Req:
@@ -129,7 +129,7 @@ def test_the_reserve_learns_from_preemptions_and_recovers_fully() -> None:
 
 def test_the_youngest_of_the_lowest_class_below_gives_way() -> None:
     reqs = [
-        Req(make_spec(f"r{i}", [1], priority=priority), arrival=i, now=0.0)
+        Req(make_spec(f"r{i}", [1], priority=priority), arrival=i)
         for i, priority in enumerate([1, 0, 2, 0, 1])
     ]
 
@@ -171,7 +171,7 @@ def test_the_shared_span_is_the_common_prefix_short_of_the_last_token(
 
 
 def test_nothing_is_shared_across_namespaces() -> None:
-    other = Req(make_spec("b", [1] * 9, namespace=Namespace(salt="x")), arrival=1, now=0.0)
+    other = Req(make_spec("b", [1] * 9, namespace=Namespace(salt="x")), arrival=1)
 
     assert shared_span(make_req([1] * 9), other) == 0
 

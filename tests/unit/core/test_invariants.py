@@ -334,7 +334,7 @@ def a_req_is_queued_twice(rig: Rig) -> None:
 
 @breaks(9)
 def two_live_reqs_have_one_name(rig: Rig) -> None:
-    rig.scheduler.queues.waiting.add(Req(make_spec("waiting", [1]), arrival=99, now=0.0))
+    rig.scheduler.queues.waiting.add(Req(make_spec("waiting", [1]), arrival=99))
 
 
 @breaks(10)

@@ -48,7 +48,7 @@ def make_waiting(policy: QueuePolicy, facts: list[tuple[list[int], int, str]]) -
     queue = WaitingQueue(policy.sort_key)
     for i, (prompt, priority, tenant) in enumerate(facts):
         spec = replace(make_spec(f"r{i}", prompt, priority=priority), tenant=tenant)
-        queue.add(Req(spec, arrival=i, now=0.0))
+        queue.add(Req(spec, arrival=i))
     return queue
 
 
@@ -149,7 +149,7 @@ def test_a_sweep_takes_newcomers_ahead_of_it_and_comes_back_for_those_behind() -
         taken.append(req.arrival)
         if newcomer:
             arrival = 10 + newcomer[-1]
-            queue.add(Req(make_spec(f"n{arrival}", newcomer), arrival=arrival, now=0.0))
+            queue.add(Req(make_spec(f"n{arrival}", newcomer), arrival=arrival))
 
     assert taken == [0, 12, 1, 2, 14]
 
@@ -173,7 +173,7 @@ def test_nobody_waits_longer_than_the_bound(
         assert count <= limits.pop(req.arrival, count)
         prompt, priority, tenant = arrivals.draw(st.tuples(TOKENS, st.just(2), st.just("w")))
         spec = replace(make_spec(f"n{count}", prompt, priority=priority), tenant=tenant)
-        queue.add(Req(spec, arrival=1000 + count, now=0.0))
+        queue.add(Req(spec, arrival=1000 + count))
 
     assert not limits
 

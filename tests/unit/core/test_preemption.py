@@ -34,7 +34,7 @@ def running(*facts: tuple[int, int], block_size: int = 16) -> list[Req]:
     """Reqs in order of arrival from (priority, computed tokens); full blocks are published."""
     reqs = []
     for i, (priority, computed_len) in enumerate(facts):
-        req = Req(make_spec(f"r{i}", [1] * 100, priority=priority), arrival=i, now=0.0)
+        req = Req(make_spec(f"r{i}", [1] * 100, priority=priority), arrival=i)
         req.computed_len = computed_len
         req.lease = make_lease(computed_len // block_size, 1)
         reqs.append(req)
@@ -177,7 +177,7 @@ def test_demand_is_what_the_others_grow_by_until_the_first_of_them_ends() -> Non
     """Prompts of 100 tokens in 7 blocks, which hold 112; 20 more end the first, 120 in 8."""
     reqs = []
     for i, max_tokens in enumerate((20, 200)):
-        req = Req(make_spec(f"r{i}", [1] * 100, max_tokens=max_tokens), arrival=i, now=0.0)
+        req = Req(make_spec(f"r{i}", [1] * 100, max_tokens=max_tokens), arrival=i)
         req.lease = make_lease(6, 1)
         reqs.append(req)
 

@@ -122,7 +122,7 @@ def test_a_stop_token_does_not_count_before_the_least_length() -> None:
     spec = make_spec("a", [1, 2], stop=[7], max_tokens=4)
     params = spec.params.__class__(max_tokens=4, min_tokens=2, stop_token_ids=frozenset([7]))
     req = Req(spec.__class__(req_id=spec.req_id, prompt=spec.prompt, params=params),
-              arrival=1, now=0.0)  # fmt: skip
+              arrival=1)  # fmt: skip
     ends = []
     for token in (7, 7):
         req.append(token)
@@ -264,7 +264,7 @@ def test_plans_are_answered_once_and_in_order() -> None:
 
 
 def test_a_finished_req_cannot_be_admitted_again() -> None:
-    req = Req(make_spec("a", [1]), arrival=1, now=0.0)
+    req = Req(make_spec("a", [1]), arrival=1)
     req.apply(ReqEvent.FINISH)
 
     for event in ReqEvent:

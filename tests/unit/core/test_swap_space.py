@@ -172,7 +172,7 @@ def test_a_copy_whose_beginning_is_lost_is_dropped_and_all_is_computed_again() -
     rig = rig_with_a_shared_trunk()
     victim = rig.req("victim")
     rig.scheduler.abort(ReqId("friend"))
-    rig.scheduler._drain_inbox(rig.now)
+    rig.scheduler._drain_inbox()
     rig.cache.flush()
     assert rig.space.pool.num_free < 40
 
