@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from radixserve.core.eviction.hints import NO_HINT, ReleaseHint
+from radixserve.core.eviction.hints import NO_HINT, Ending, Keep, ReleaseHint
 from radixserve.types import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from radixserve.types import FinishReason
+
+__all__ = ["Ending", "GenerateRequest", "Keep", "ReleaseHint", "TextDelta", "Usage"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

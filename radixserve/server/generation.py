@@ -150,6 +150,7 @@ def generate_requests_for(
                 skip_special_tokens=fields.skip_special_tokens,
                 cache_salt=fields.cache_salt or "",
                 priority=fields.priority,
+                hint=fields.radix.release_hint(fields.priority),
                 tenant=fields.user or "",
                 timeout_s=fields.timeout_s,
                 request_id=f"{answer_id}-{index}",

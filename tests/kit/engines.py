@@ -101,9 +101,9 @@ def num_ties(
     return 1
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool], *, patience_s: float = PATIENCE_S) -> None:
     """Wait until something is so."""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(patience_s):
         while not condition():  # noqa: ASYNC110  an engine's counters have no event to wait for
             await asyncio.sleep(0.001)
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from radixserve.server.protocol.fields import INT32_MAX, GenerationFields, RequestBody, parse_fields
+from radixserve.server.protocol.body import INT32_MAX, RequestBody
+from radixserve.server.protocol.fields import GenerationFields, parse_fields
 from radixserve.server.protocol.refusal import refusal
 from radixserve.server.protocol.unbuilt import CHAT_UNBUILT
 

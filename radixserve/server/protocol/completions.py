@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
-from radixserve.server.protocol.fields import INT32_MAX, GenerationFields, TokenIds, parse_fields
+from radixserve.server.protocol.body import INT32_MAX
+from radixserve.server.protocol.fields import GenerationFields, TokenIds, parse_fields
 from radixserve.server.protocol.unbuilt import COMPLETION_UNBUILT
 
 if TYPE_CHECKING:

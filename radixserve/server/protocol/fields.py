@@ -5,15 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-)
+from pydantic import Discriminator, Field, Tag, ValidationError
 
+from radixserve.server.protocol.body import INT32_MAX, RequestBody
+from radixserve.server.protocol.hints import RadixHints
 from radixserve.server.protocol.refusal import INVALID_TYPE, UNKNOWN, refusal, refusal_of
 from radixserve.server.protocol.unbuilt import HARMLESS
 
@@ -22,7 +17,6 @@ if TYPE_CHECKING:
 
     from radixserve.server.protocol.unbuilt import Unbuilt
 
-INT32_MAX = 2**31 - 1
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LEN = 1024
 """Characters. A stop string is compared with every piece of text, so its length is bounded."""
@@ -42,12 +36,6 @@ StopField = Annotated[
     Annotated[StopString, Tag("<string>")] | Annotated[StopStringList, Tag("<list>")],
     Discriminator(_branch_of_stop),
 ]
-
-
-class RequestBody(BaseModel):
-    """A JSON object from a caller: nothing is converted, nothing unknown is kept."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class StreamOptions(RequestBody):
@@ -97,6 +85,8 @@ class GenerationFields(RequestBody):
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     """Seconds after which the request ends: with an error if it is still waiting, else with what
     it has."""
+    radix: RadixHints = Field(default_factory=RadixHints)
+    """What is known of the request's future: see `hints`."""
     user: Annotated[str, Field(max_length=1024)] | None = None
     """Whom the work is counted for by the scheduling policy `fair`."""
 
