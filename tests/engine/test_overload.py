@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from radixserve.text.tokenizer import Tokenizer
 
 BLOCK_LEN = 16
-POOL_TOKENS = 3000
 NUM_CLIENTS = 64
 CHECK_EVERY = 20
 MODES = ("recompute", "swap", "auto")
@@ -130,11 +129,13 @@ def compare(
     return found
 
 
-async def overload(folder: Path, mode: str, *, num_requests: int, num_questions: int) -> None:
+async def overload(
+    folder: Path, mode: str, *, pool_tokens: int, num_requests: int, num_questions: int
+) -> None:
     """Run everything once and check all that was promised."""
     config = engine_config(
         folder,
-        num_blocks=POOL_TOKENS // BLOCK_LEN,
+        num_blocks=pool_tokens // BLOCK_LEN,
         block_size=BLOCK_LEN,
         num_threads=2,
         preemption_mode=mode,
@@ -167,12 +168,13 @@ async def overload(folder: Path, mode: str, *, num_requests: int, num_questions:
 
 @pytest.mark.model
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("eager_admission")
 async def test_a_small_overload_of_the_real_model_loses_nothing(real_folder: Path) -> None:
-    await overload(real_folder, "auto", num_requests=100, num_questions=40)
+    await overload(real_folder, "auto", pool_tokens=1000, num_requests=60, num_questions=40)
 
 
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.parametrize("mode", MODES)
 async def test_an_overload_of_the_real_model_loses_nothing(real_folder: Path, mode: str) -> None:
-    await overload(real_folder, mode, num_requests=2000, num_questions=500)
+    await overload(real_folder, mode, pool_tokens=3000, num_requests=2000, num_questions=500)
