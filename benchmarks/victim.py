@@ -108,7 +108,7 @@ class Victim:
         """Decode until the last block has this many computed tokens."""
         assert self._req.lease is not None
         while self._req.computed_len % BLOCK_SIZE < tail_len:
-            self._req.append(1000 + tail_len)
+            self._req.append((1000 + tail_len,))
             assert self.cache.extend(self._req.lease, self._req.total_len)
             self._compute()
 

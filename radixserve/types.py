@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NewType, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, NewType, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 TokenId: TypeAlias = int
 """Index into the model's vocabulary. A plain int: tokens arrive from everywhere."""
@@ -77,6 +77,47 @@ class FinishReason(enum.Enum):
     """The step that carried it failed."""
 
 
+class TokenLogprob(NamedTuple):
+    """How likely a token was: natural logarithms of the model's own distribution, before
+    temperature, penalties, bias and grammar."""
+
+    token_id: TokenId
+    logprob: float
+    rank: int
+    """1 for the likeliest token."""
+    top: tuple[tuple[TokenId, float], ...] = ()
+    """The likeliest tokens with theirs, likeliest first; as many as were asked for."""
+
+
+class GrammarState(Protocol):
+    """Where one sequence is in a grammar."""
+
+    def accept(self, token_ids: Sequence[TokenId]) -> bool:
+        """Go on by some tokens; False if the grammar forbids one of them. Mutates: the state."""
+        ...
+
+    def forced(self) -> list[TokenId]:
+        """Return the tokens that must come next whatever the model says; often none."""
+        ...
+
+    def allowed(self) -> memoryview:
+        """Return a bit for each id of the vocabulary, as 32-bit words, lowest bit first."""
+        ...
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may follow but the end."""
+        ...
+
+
+class Grammar(Protocol):
+    """What an output must look like, ready for use. Immutable; shared between requests."""
+
+    def start(self) -> GrammarState:
+        """Return the state before the first output token."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen. Validated where a request enters, trusted afterwards.
@@ -106,6 +147,23 @@ class SamplingParams:
     """No stop token is sampled before this many output tokens."""
     stop_token_ids: frozenset[TokenId] = field(default_factory=frozenset)
     """All the ids that end the output, the model's end-of-sequence ids included."""
+    allowed_token_ids: frozenset[TokenId] | None = None
+    """Nothing but these, and what ends the output, is sampled; None allows all."""
+    bad_words: tuple[tuple[TokenId, ...], ...] = ()
+    """Sequences that the output must not contain."""
+    grammar: Grammar | None = None
+    """What the output must look like; stop tokens come only where it may end."""
+    logprobs: int | None = None
+    """Return each output token's log-probability and those of so many likeliest tokens."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens; the first has none."""
+    prompt_logprobs_start: int = 0
+    """First prompt position that `prompt_logprobs` tells of. Cached KV is used before it."""
+
+    @property
+    def needs_output(self) -> bool:
+        """Whether the sampler needs to see the output before the current token."""
+        return self.has_penalties or self.grammar is not None or bool(self.bad_words)
 
     @property
     def has_penalties(self) -> bool:

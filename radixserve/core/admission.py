@@ -132,7 +132,7 @@ def lowest_below(running: Iterable[Req], priority: int) -> Req | None:
 
 
 def shared_span(req: Req, other: Req) -> int:
-    """Return the leading tokens of `req` that `other` computes too, short of the last one.
+    """Return the leading tokens of `req` that `other` computes too and that it may take over.
 
     Complexity: O(1) where the first tokens differ, else O(shared bytes).
     """
@@ -141,7 +141,7 @@ def shared_span(req: Req, other: Req) -> int:
         or req.spec.namespace != other.spec.namespace
     ):
         return 0
-    return min(common_prefix_len(req.tokens, other.tokens), req.total_len - 1)
+    return min(common_prefix_len(req.tokens, other.tokens), req.reusable_len)
 
 
 def find_leader(

@@ -49,7 +49,8 @@ def check(scheduler: Scheduler) -> None:
         InvariantError: with the number of the first broken one and a dump of the state.
     """
     reqs = list(scheduler.queues)
-    check_cache(scheduler.cache, [req.lease for req in reqs if req.lease is not None])
+    leases = [req.lease for req in reqs if req.lease is not None]
+    check_cache(scheduler.cache, [*leases, *scheduler.fork_points.leases()])
     for req in reqs:
         _check_req(req, scheduler)
     _check_in_flight(scheduler)

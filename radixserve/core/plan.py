@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ReqId,
         SamplingParams,
         TokenId,
+        TokenLogprob,
     )
 
 
@@ -93,7 +94,18 @@ class SamplingState(NamedTuple):
     prompt_ids: PackedIds = b""
     """The whole prompt; empty unless `params.has_penalties`."""
     output_ids: PackedIds = b""
-    """All the output so far; empty unless `params.has_penalties`."""
+    """All the output so far; empty unless `params.needs_output`."""
+
+
+class PromptScoring(NamedTuple):
+    """Which of a chunk's rows tell how likely the prompt's next token was."""
+
+    first_row: int
+    """Row of the Req's own chunk, from 0."""
+    targets: PackedIds
+    """The tokens that follow `first_row` and the rows after it."""
+    num_top: int
+    """Likeliest tokens wanted beside each."""
 
 
 class ScheduledReq(NamedTuple):
@@ -108,6 +120,8 @@ class ScheduledReq(NamedTuple):
     """Packed block ids, in order, covering at least `start + extend_len` tokens."""
     sampling: SamplingState | None
     """None while more of the prompt is left to compute: no token is sampled then."""
+    scoring: PromptScoring | None = None
+    """What the caller wants to know of this chunk's prompt tokens."""
 
     @property
     def extend_len(self) -> int:
@@ -146,6 +160,12 @@ class StepResult:
     """Aligned with `plan.reqs`; None where `sampling` was None or the row failed."""
     row_errors: Mapping[int, str] = field(default_factory=dict)
     """Row -> sentence, for rows that failed alone (non-finite logits)."""
+    forced_tokens: Mapping[int, tuple[TokenId, ...]] = field(default_factory=dict)
+    """Row -> the tokens that a grammar leaves no choice about after the sampled one."""
+    logprobs: Mapping[int, TokenLogprob] = field(default_factory=dict)
+    """Row -> how likely its next token was, where `params.logprobs` asks for it."""
+    prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    """Row -> one for each of `scoring.targets`."""
 
 
 class ReqOutput(NamedTuple):
@@ -159,3 +179,9 @@ class ReqOutput(NamedTuple):
     output_len: int
     finish_reason: FinishReason | None = None
     error: str | None = None
+    forced_len: int = 0
+    """Output tokens so far that a grammar left no choice about."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each new token, if asked for."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the prompt tokens that this step told of, in order; an output may bring these alone."""

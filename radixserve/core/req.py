@@ -29,10 +29,12 @@ from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, FinishReason, Namespace, ReqId, pack_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from radixserve.core.prefix_cache import Lease
     from radixserve.core.prefix_match import PrefixMatch
     from radixserve.core.swap_space import SwappedKV
-    from radixserve.types import PackedIds, SamplingParams, TokenId
+    from radixserve.types import PackedIds, SamplingParams, TokenId, TokenLogprob
 
 
 class ReqState(enum.Enum):
@@ -80,7 +82,10 @@ class ReqSpec:
     hint: ReleaseHint = NO_HINT
     """What the caller knows of the future of this path; orders eviction, and no more."""
     fork_of: ReqId | None = None
-    """A running Req whose tokens this prompt extends: its partly filled block can be copied."""
+    """A running Req, or a fork point, whose tokens this prompt extends: its partly filled block
+    can be copied."""
+    is_fork_point: bool = False
+    """Keep the lease when the Req has ended by itself: see `fork_points`."""
 
     @property
     def prompt_len(self) -> int:
@@ -100,8 +105,11 @@ class Req:
         "leader_span",
         "lease",
         "match_memo",
+        "num_forced",
+        "num_new",
         "num_preemptions",
         "preempted_len",
+        "scored_len",
         "spec",
         "state",
         "swapped",
@@ -120,6 +128,12 @@ class Req:
         self.cached_len = 0
         """Prompt tokens found in the cache at the first admission; later ones do not count."""
         self.admitted_once = False
+        self.num_new = 1
+        """Tokens that the last step appended: the sampled one and those a grammar forced."""
+        self.num_forced = 0
+        """Output tokens that a grammar forced."""
+        self.scored_len = _first_scored(spec)
+        """Prompt positions before this have had their log-probability told, or need none."""
         self.lease: Lease | None = None
         self.num_preemptions = 0
         self.preempted_len = 0
@@ -166,13 +180,40 @@ class Req:
         return (len(self.tokens) // ID_BYTES) - self.computed_len
 
     @property
+    def is_decoding(self) -> bool:
+        """Whether nothing is left to compute but what the last step appended."""
+        return self.remaining_len <= self.num_new
+
+    @property
+    def reusable_len(self) -> int:
+        """Most leading tokens whose KV may come from somebody else.
+
+        At least one token is left to compute, and so are those whose logits somebody wants.
+        """
+        if self.scored_len < self.prompt_len:
+            return self.scored_len - 1
+        return self.total_len - 1
+
+    @property
     def max_total_len(self) -> int:
         """Tokens of prompt and output when the Req ends at its own limit."""
         return self.prompt_len + self.spec.params.max_tokens
 
-    def append(self, token: TokenId) -> None:
-        """Add an output token."""
-        self.tokens += pack_ids((token,))
+    def append(self, tokens: Sequence[TokenId]) -> FinishReason | None:
+        """Add output tokens, up to the one that ends the Req.
+
+        Returns: why the Req has ended with the last one added; None if it goes on.
+        """
+        before = self.output_len
+        reason = None
+        for token in tokens:
+            self.tokens += pack_ids((token,))
+            reason = self.ends_with(token)
+            if reason is not None:
+                break
+        self.num_new = self.output_len - before
+        self.num_forced += self.num_new - 1
+        return reason
 
     def apply(self, event: ReqEvent) -> None:
         """Change state as the table says.
@@ -207,6 +248,8 @@ class Req:
         *,
         reason: FinishReason | None = None,
         error: str | None = None,
+        logprobs: tuple[TokenLogprob, ...] = (),
+        prompt_logprobs: tuple[TokenLogprob, ...] = (),
     ) -> ReqOutput:
         """Return what a step did for this Req.
 
@@ -214,6 +257,8 @@ class Req:
             new_tokens: Already appended.
             reason: Why the Req has ended, if it has.
             error: What went wrong, if the reason is ERROR.
+            logprobs: Of the new tokens.
+            prompt_logprobs: Of the prompt tokens that the step told of.
         """
         return ReqOutput(
             req_id=self.req_id,
@@ -223,4 +268,14 @@ class Req:
             output_len=self.output_len,
             finish_reason=reason,
             error=error,
+            forced_len=self.num_forced,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
+
+
+def _first_scored(spec: ReqSpec) -> int:
+    """Return the first prompt position that is to be told of; the first token never is."""
+    if spec.params.prompt_logprobs is None:
+        return spec.prompt_len
+    return max(1, spec.params.prompt_logprobs_start)

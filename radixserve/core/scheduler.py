@@ -17,22 +17,23 @@ from typing import TYPE_CHECKING
 
 from radixserve.core.admission import never_fits
 from radixserve.core.deadlines import Deadlines
+from radixserve.core.fork_points import ForkPoints
 from radixserve.core.policies import make_policy
 from radixserve.core.queues import Queues
 from radixserve.core.req import Req, ReqSpec
 from radixserve.core.service import AttainedService
-from radixserve.core.stats import Counters, SchedulerStats
+from radixserve.core.stats import Counters, take_stats
 from radixserve.core.step_builder import StepBuilder
 from radixserve.core.swap_space import SwapSpace
 from radixserve.errors import InvariantError
-from radixserve.types import FinishReason, ReqId
+from radixserve.types import ID_BYTES, FinishReason, ReqId, unpack_ids
 
 if TYPE_CHECKING:
     from radixserve.config import SchedulerConfig
     from radixserve.core.plan import ReqOutput, StepPlan, StepResult
     from radixserve.core.policies import QueuePolicy
     from radixserve.core.prefix_cache import PrefixCache
-    from radixserve.types import TokenId
+    from radixserve.core.stats import SchedulerStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class Scheduler:
         self.service = AttainedService()
         self.counters = Counters()
         self.swap_space = swap_space or SwapSpace(num_blocks=0, block_size=cache.block_size)
+        self.fork_points = ForkPoints(cache)
         self._builder = StepBuilder(
             self.queues,
             cache,
@@ -78,6 +80,7 @@ class Scheduler:
             self.counters,
             self.service,
             self.swap_space,
+            self.fork_points,
         )
         self._inbox: deque[ReqSpec | _End] = deque()
         self._live: set[ReqId] = set()
@@ -121,11 +124,13 @@ class Scheduler:
         self._inbox_tokens += spec.prompt_len
 
     def abort(self, req_id: ReqId, reason: FinishReason = FinishReason.ABORT) -> None:
-        """Ask for the end of a Req at the next `schedule`; unknown and finished names are ignored.
+        """Ask for the end of a Req, or of a fork point, at the next `schedule`.
+
+        Unknown and finished names are ignored.
 
         Mutates: the inbox only.
         """
-        if req_id in self._live:
+        if req_id in self._live or req_id in self.fork_points:
             self._inbox.append(_End(req_id, reason))
 
     def is_live(self, req_id: ReqId) -> bool:
@@ -193,7 +198,8 @@ class Scheduler:
             if error is not None:
                 self._finish(req, FinishReason.ERROR, error=error)
                 continue
-            self._advance(req, scheduled.start + scheduled.extend_len, result.next_tokens[row])
+            self._publish(req, scheduled.start + scheduled.extend_len)
+            self._advance(req, row, result, num_computed=scheduled.extend_len)
         return self._take_pending()
 
     def fail(self, plan: StepPlan, why: str) -> list[ReqOutput]:
@@ -210,28 +216,7 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """Return counters and gauges as they are now."""
-        tree = self.cache.tree
-        return SchedulerStats(
-            num_waiting=self.num_queued,
-            num_running=len(self.queues.running),
-            num_blocks=self.cache.pool.num_blocks,
-            block_size=self.cache.block_size,
-            free_blocks=self.cache.pool.num_free,
-            private_blocks=self.cache.num_private_blocks,
-            evictable_blocks=tree.num_evictable_blocks,
-            protected_blocks=tree.num_protected_blocks,
-            prompt_tokens=self.counters.prompt_tokens,
-            cached_tokens=self.counters.cached_tokens,
-            output_tokens=self.counters.output_tokens,
-            preemptions=self.counters.preemptions,
-            evicted_blocks=self.cache.num_evicted_blocks,
-            swapped_out_blocks=self.counters.swapped_out_blocks,
-            swapped_in_blocks=self.counters.swapped_in_blocks,
-            recomputed_tokens=self.counters.recomputed_tokens,
-            host_blocks=self.swap_space.pool.num_blocks,
-            free_host_blocks=self.swap_space.pool.num_free,
-            steps=self.counters.steps,
-        )
+        return take_stats(self)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -242,9 +227,12 @@ class Scheduler:
                 self._arrive(entry)
             elif (req := self.queues.find(entry.req_id)) is not None:
                 self._finish(req, entry.reason)
+            else:
+                self.fork_points.forget(entry.req_id)
 
     def _arrive(self, spec: ReqSpec) -> None:
         self._inbox_tokens -= spec.prompt_len
+        self.fork_points.forget(spec.req_id)  # its name is used again
         self.queues.arrive(spec)
         self.service.arrive(spec.tenant)
         if spec.deadline is not None:
@@ -289,45 +277,63 @@ class Scheduler:
             or (req.lease is not None and not targets.isdisjoint(req.lease.private_blocks))
         ]
 
-    def _advance(self, req: Req, computed_len: int, token: TokenId | None) -> None:
+    def _publish(self, req: Req, computed_len: int) -> None:
+        """Some more of a Req's KV has been written: publish the blocks that are full."""
         assert req.lease is not None
-        self.service.serve(req.spec.tenant, computed_len - req.computed_len, token)
         self.counters.recomputed_tokens += max(
             0, min(computed_len, req.preempted_len) - req.computed_len
         )
         req.computed_len = computed_len
         if computed_len // self.cache.block_size > req.lease.num_shared:
             self.cache.commit(req.lease, bytes(req.tokens), computed_len)
-        if token is None:
-            return
-        req.append(token)
-        self.counters.output_tokens += 1
-        reason = req.ends_with(token)
-        if reason is None:
-            self._pending.append(req.output((token,)))
-        else:
-            self._finish(req, reason, new_tokens=(token,))
 
-    def _finish(
-        self,
-        req: Req,
-        reason: FinishReason,
-        *,
-        new_tokens: tuple[TokenId, ...] = (),
-        error: str | None = None,
-    ) -> None:
+    def _advance(self, req: Req, row: int, result: StepResult, *, num_computed: int) -> None:
+        """Take in what a row's logits said: prompt scores, the next token, those forced by it."""
+        scores = result.prompt_logprobs.get(row, ())
+        req.scored_len += len(scores)
+        token = result.next_tokens[row]
+        if token is None:
+            self.service.serve(req.spec.tenant, num_computed, 0)
+            if scores:
+                self._pending.append(req.output((), prompt_logprobs=scores))
+            return
+        before = req.output_len
+        reason = req.append((token, *result.forced_tokens.get(row, ())))
+        new_tokens = tuple(unpack_ids(req.tokens[(req.prompt_len + before) * ID_BYTES :]))
+        self.counters.output_tokens += len(new_tokens)
+        self.service.serve(req.spec.tenant, num_computed, len(new_tokens))
+        logprob = result.logprobs.get(row)
+        output = req.output(
+            new_tokens,
+            reason=reason,
+            logprobs=() if logprob is None else (logprob,),
+            prompt_logprobs=scores,
+        )
+        if reason is None:
+            self._pending.append(output)
+        else:
+            self._end(req, reason, output)
+
+    def _finish(self, req: Req, reason: FinishReason, *, error: str | None = None) -> None:
+        """End a Req for a reason that is none of its own tokens."""
+        self._end(req, reason, req.output((), reason=reason, error=error))
+
+    def _end(self, req: Req, reason: FinishReason, output: ReqOutput) -> None:
         """The one way a Req ends: give everything back, emit the one final output.
 
         Its full blocks are in the tree already: every step publishes what it filled.
         """
-        if req.lease is not None:
+        if req.spec.is_fork_point and reason in (FinishReason.STOP, FinishReason.LENGTH):
+            if req.lease is not None:
+                self.fork_points.keep(req)
+        elif req.lease is not None:
             self.cache.release(req.lease, req.release_hint(reason))
             req.lease = None
         self.swap_space.drop(req)
         self.queues.finish(req)
         self.service.leave(req.spec.tenant)
         self._live.remove(req.req_id)
-        self._pending.append(req.output(new_tokens, reason=reason, error=error))
+        self._pending.append(output)
 
     def _take_pending(self) -> list[ReqOutput]:
         outputs, self._pending = self._pending, []

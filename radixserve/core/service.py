@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from radixserve.types import TokenId
-
 OUTPUT_WEIGHT = 4.0
 """An output token counts for this many prompt tokens: each takes a row of a step of its own."""
 
@@ -45,7 +40,9 @@ class AttainedService:
         if not self._live[tenant]:
             del self._live[tenant], self._attained[tenant]
 
-    def serve(self, tenant: str, num_computed: int, token: TokenId | None) -> None:
-        """Count a row of a step: tokens computed, and one produced if `token` is not None."""
-        weight = num_computed if token is None else num_computed - 1 + OUTPUT_WEIGHT
-        self._attained[tenant] += weight
+    def serve(self, tenant: str, num_computed: int, num_output: int) -> None:
+        """Count a row of a step: tokens computed, and tokens produced.
+
+        An output token is computed too, in the step after, and must not count twice.
+        """
+        self._attained[tenant] += num_computed + (OUTPUT_WEIGHT - 1) * num_output

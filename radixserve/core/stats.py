@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radixserve.core.scheduler import Scheduler
 
 
 @dataclass(slots=True)
@@ -52,3 +56,31 @@ class SchedulerStats:
     def kv_usage(self) -> float:
         """Share of the pool that running Reqs hold, from 0 to 1."""
         return (self.private_blocks + self.protected_blocks) / self.num_blocks
+
+
+def take_stats(scheduler: Scheduler) -> SchedulerStats:
+    """Return a scheduler's counters and gauges as they are now."""
+    cache, counters, space = scheduler.cache, scheduler.counters, scheduler.swap_space
+    queues = scheduler.queues
+    tree = cache.tree
+    return SchedulerStats(
+        num_waiting=scheduler.num_queued,
+        num_running=len(queues.running),
+        num_blocks=cache.pool.num_blocks,
+        block_size=cache.block_size,
+        free_blocks=cache.pool.num_free,
+        private_blocks=cache.num_private_blocks,
+        evictable_blocks=tree.num_evictable_blocks,
+        protected_blocks=tree.num_protected_blocks,
+        prompt_tokens=counters.prompt_tokens,
+        cached_tokens=counters.cached_tokens,
+        output_tokens=counters.output_tokens,
+        preemptions=counters.preemptions,
+        evicted_blocks=cache.num_evicted_blocks,
+        swapped_out_blocks=counters.swapped_out_blocks,
+        swapped_in_blocks=counters.swapped_in_blocks,
+        recomputed_tokens=counters.recomputed_tokens,
+        host_blocks=space.pool.num_blocks,
+        free_host_blocks=space.pool.num_free,
+        steps=counters.steps,
+    )

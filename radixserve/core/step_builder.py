@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,16 +16,14 @@ from radixserve.core.admission import (
     lowest_below,
     share_prefill_budget,
 )
+from radixserve.core.draft import Draft
 from radixserve.core.plan import (
-    BlockCopy,
-    BlockSwap,
-    SamplingState,
-    ScheduledReq,
     StepPlan,
 )
 from radixserve.core.preemption import choose_victim, queue_order
 from radixserve.core.preemptor import Preemptor
 from radixserve.core.req import Req, ReqState
+from radixserve.core.rows import row_of
 from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES
 
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from radixserve.config import SchedulerConfig
+    from radixserve.core.fork_points import ForkPoints
     from radixserve.core.policies import QueuePolicy
     from radixserve.core.prefix_cache import PrefixCache, PrivateTail
     from radixserve.core.prefix_match import PrefixMatch
@@ -47,19 +46,6 @@ EXAMINED_REQS = 512
 may be thousands of them."""
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A step while it is being decided."""
-
-    shares: dict[Req, int] = field(default_factory=dict)
-    """Tokens each Req computes."""
-    copies: list[BlockCopy] = field(default_factory=list)
-    swap_outs: dict[Req, BlockSwap] = field(default_factory=dict)
-    swap_ins: list[BlockSwap] = field(default_factory=list)
-    admitted: set[Req] = field(default_factory=set)
-    has_preempted: bool = False
-
-
 class StepBuilder:
     """Turns the queues and the cache into the next step; remembers how much room growth needs.
 
@@ -71,6 +57,7 @@ class StepBuilder:
         counters: Told of admissions and preemptions.
         service: What each tenant has had.
         space: Where preempted Reqs' KV may be saved.
+        fork_points: Given up before anybody is preempted or has to wait.
     """
 
     def __init__(
@@ -82,6 +69,7 @@ class StepBuilder:
         counters: Counters,
         service: AttainedService,
         space: SwapSpace,
+        fork_points: ForkPoints,
     ) -> None:
         self._queues = queues
         self._cache = cache
@@ -89,6 +77,7 @@ class StepBuilder:
         self._policy = policy
         self._counters = counters
         self._service = service
+        self._fork_points = fork_points
         self._growth = GrowthReserve()
         self._preemptor = Preemptor(cache, space, config.preemption_mode, counters)
         self._chunk_len = config.prefill_chunk_len or config.max_num_batched_tokens
@@ -98,7 +87,7 @@ class StepBuilder:
 
         Mutates: queues, cache, counters.
         """
-        draft = _Draft()
+        draft = Draft()
         self._schedule_decodes(draft)
         if not draft.has_preempted:
             self._admit(draft)
@@ -108,18 +97,24 @@ class StepBuilder:
 
     # -- decodes -------------------------------------------------------------------------------
 
-    def _schedule_decodes(self, draft: _Draft) -> None:
-        """Every Req that needs one token gets it; when blocks run out, somebody gives way."""
-        for req in list(self._queues.running.values()):
-            if req.state is ReqState.RUNNING and req.remaining_len == 1:
+    def _schedule_decodes(self, draft: Draft) -> None:
+        """Every Req that decodes gets its tokens; when blocks run out, somebody gives way."""
+        decoding = [req for req in self._queues.running.values() if req.is_decoding]
+        spare = self._config.max_num_batched_tokens - len(decoding)
+        for req in decoding:
+            if req.state is ReqState.RUNNING:
                 self._make_room(req, draft)
-                if req.state is ReqState.RUNNING:
-                    draft.shares[req] = 1
+            if req.state is ReqState.RUNNING:
+                share = min(req.remaining_len, 1 + spare)
+                spare -= share - 1
+                draft.shares[req] = share
 
-    def _make_room(self, req: Req, draft: _Draft) -> None:
-        """Give `req` the block for its next token, preempting others or, at worst, itself."""
+    def _make_room(self, req: Req, draft: Draft) -> None:
+        """Give `req` the blocks for its next tokens, preempting others or, at worst, itself."""
         assert req.lease is not None
         while not self._cache.extend(req.lease, req.total_len):
+            if self._fork_points.forget_oldest():
+                continue
             running = list(self._queues.running.values())
             victim = choose_victim(running, block_size=self._cache.block_size)
             if victim is None:
@@ -128,7 +123,7 @@ class StepBuilder:
             if victim is req:
                 return
 
-    def _preempt(self, req: Req, draft: _Draft) -> None:
+    def _preempt(self, req: Req, draft: Draft) -> None:
         """Take a running Req's blocks; it goes back to its old place in the queue."""
         others = [other for other in self._queues.running.values() if other is not req]
         swap = self._preemptor.preempt(req, others)
@@ -140,7 +135,7 @@ class StepBuilder:
 
     # -- admissions ----------------------------------------------------------------------------
 
-    def _admit(self, draft: _Draft) -> None:
+    def _admit(self, draft: Draft) -> None:
         """Move Reqs from the queue into the step, in the policy's order, while there is room."""
         prefilling = self._prefilling(draft)
         if self._policy.honours_priority:
@@ -153,7 +148,7 @@ class StepBuilder:
             prefilling.append(req)
 
     def _next_candidate(
-        self, draft: _Draft, prefilling: list[Req], passed_over: set[Req]
+        self, draft: Draft, prefilling: list[Req], passed_over: set[Req]
     ) -> Req | None:
         """Return whom the policy names first, of those that need not wait for a leader.
 
@@ -167,7 +162,7 @@ class StepBuilder:
             passed_over.add(req)
         return None
 
-    def _admit_over_lower(self, draft: _Draft, prefilling: list[Req]) -> None:
+    def _admit_over_lower(self, draft: Draft, prefilling: list[Req]) -> None:
         """A waiting Req takes the place of running ones of a strictly lower priority."""
         running = self._queues.running
         while (urgent := self._queues.waiting.most_urgent()) is not None:
@@ -194,14 +189,14 @@ class StepBuilder:
                 yield req
         yield from self._policy.candidates(waiting, self)
 
-    def _has_seat(self, draft: _Draft, prefilling: list[Req]) -> bool:
+    def _has_seat(self, draft: Draft, prefilling: list[Req]) -> bool:
         if not self._queues.waiting or len(self._queues.running) >= self._config.max_num_seqs:
             return False
         remaining = [req.remaining_len for req in prefilling]
         return has_room_for_prompt(remaining, self._prompt_budget(draft), self._chunk_len)
 
-    def _prompt_budget(self, draft: _Draft) -> int:
-        return self._config.max_num_batched_tokens - len(draft.shares)
+    def _prompt_budget(self, draft: Draft) -> int:
+        return self._config.max_num_batched_tokens - sum(draft.shares.values())
 
     def cached_len(self, req: Req) -> int:
         """Tokens of a Req that the tree holds now. Part of `QueueView`."""
@@ -214,11 +209,12 @@ class StepBuilder:
     def _match(self, req: Req) -> PrefixMatch:
         memo = req.match_memo
         if memo is None or memo.version != self._cache.tree.version:
-            memo = self._cache.match(bytes(req.tokens), req.spec.namespace)
+            key = bytes(req.tokens[: (req.reusable_len + 1) * ID_BYTES])
+            memo = self._cache.match(key, req.spec.namespace)
             req.match_memo = memo
         return memo
 
-    def _follows(self, req: Req, prefilling: list[Req], draft: _Draft) -> bool:
+    def _follows(self, req: Req, prefilling: list[Req], draft: Draft) -> bool:
         """Whether `req` had better wait for a prefix that is being computed now: leader rule."""
         if not prefilling or not self._cache.shares_prefixes:
             return False
@@ -233,8 +229,23 @@ class StepBuilder:
         req.leader, req.leader_span = found
         return True
 
-    def _try_admit(self, req: Req, draft: _Draft) -> bool:
-        """Take all that `req` needs and let it run, or change nothing."""
+    def _try_admit(self, req: Req, draft: Draft) -> bool:
+        """Take all that `req` needs and let it run, or change nothing but give up fork points."""
+        parent = (req.spec.fork_of,) if req.spec.fork_of else ()
+        while not self._admit_one(req, draft):
+            if not self._fork_points.forget_oldest(spared=draft.forked.union(parent)):
+                return bool(parent) and self._admit_without_parent(req, draft)
+        return True
+
+    def _admit_without_parent(self, req: Req, draft: Draft) -> bool:
+        """The fork point itself may be what takes the room that its child needs."""
+        parent = req.spec.fork_of
+        if parent is None or parent in draft.forked or parent not in self._fork_points:
+            return False
+        self._fork_points.forget(parent)
+        return self._admit_one(req, draft)
+
+    def _admit_one(self, req: Req, draft: Draft) -> bool:
         match = self._match(req)
         restores = self._preemptor.space.can_restore(req, match)
         if restores:
@@ -254,10 +265,12 @@ class StepBuilder:
         self._policy.admitted(req)
         if acquired.copy is not None:
             draft.copies.append(acquired.copy)
+            if req.spec.fork_of is not None:
+                draft.forked.add(req.spec.fork_of)
         self._count_admission(req)
         return True
 
-    def _resume(self, req: Req, draft: _Draft, *, restores: bool) -> None:
+    def _resume(self, req: Req, draft: Draft, *, restores: bool) -> None:
         """Bring back what host memory has of a Req that was preempted, if it is of any use."""
         swap = self._preemptor.resume(req, restores=restores)
         if swap is not None:
@@ -271,22 +284,23 @@ class StepBuilder:
         growth = self._growth.tokens
         return growth_blocks(running.values(), self._cache.block_size, growth) if running else 0
 
-    def _private_tail(self, req: Req, match: PrefixMatch, draft: _Draft) -> PrivateTail | None:
-        """A running Req's partly filled block may hold more of this prompt than the tree.
+    def _private_tail(self, req: Req, match: PrefixMatch, draft: Draft) -> PrivateTail | None:
+        """Somebody's partly filled block may hold more of this prompt than the tree.
 
         Not one of those admitted in this very step: their blocks may be targets of its copies.
         """
         if not self._cache.shares_prefixes:
             return None
-        parent = self._queues.running.get(req.spec.fork_of) if req.spec.fork_of else None
         sources = [
             source
-            for source in (req.leader, parent)
-            if source is not None
-            and source.state is ReqState.RUNNING
-            and source not in draft.admitted
+            for source in (req.leader, self._parent(req))
+            if source is not None and source.lease is not None and source not in draft.admitted
         ]
         return best_private_tail(req, match, sources, block_size=self._cache.block_size)
+
+    def _parent(self, req: Req) -> Req | None:
+        name = req.spec.fork_of
+        return self._queues.running.get(name) or self._fork_points.find(name) if name else None
 
     def _count_admission(self, req: Req) -> None:
         if req.admitted_once:
@@ -298,7 +312,7 @@ class StepBuilder:
 
     # -- prompts under way ---------------------------------------------------------------------
 
-    def _schedule_prefills(self, draft: _Draft) -> None:
+    def _schedule_prefills(self, draft: Draft) -> None:
         """Divide what the decodes left among all the prompts under way."""
         prefilling = self._prefilling(draft)
         remaining = [req.remaining_len for req in prefilling]
@@ -307,14 +321,14 @@ class StepBuilder:
             if share:
                 draft.shares[req] = share
 
-    def _prefilling(self, draft: _Draft) -> list[Req]:
+    def _prefilling(self, draft: Draft) -> list[Req]:
         """Running Reqs that have no share of the step yet, in order of urgency."""
         running = self._queues.running.values()
         return sorted((req for req in running if req not in draft.shares), key=queue_order)
 
-    def _seal(self, draft: _Draft) -> StepPlan:
+    def _seal(self, draft: Draft) -> StepPlan:
         self._counters.steps += 1
-        rows = tuple(_scheduled(req, extend_len) for req, extend_len in draft.shares.items())
+        rows = tuple(row_of(req, extend_len) for req, extend_len in draft.shares.items())
         self._counters.swapped_out_blocks += sum(s.num_blocks for s in draft.swap_outs.values())
         self._counters.swapped_in_blocks += sum(swap.num_blocks for swap in draft.swap_ins)
         return StepPlan(
@@ -324,24 +338,3 @@ class StepBuilder:
             swap_outs=tuple(draft.swap_outs.values()),
             swap_ins=tuple(draft.swap_ins),
         )
-
-
-def _scheduled(req: Req, extend_len: int) -> ScheduledReq:
-    assert req.lease is not None
-    start = req.computed_len
-    is_last = extend_len == req.remaining_len
-    return ScheduledReq(
-        req_id=req.req_id,
-        token_ids=bytes(req.tokens[start * ID_BYTES : (start + extend_len) * ID_BYTES]),
-        start=start,
-        block_table=req.lease.table.tobytes(),
-        sampling=_sampling_state(req) if is_last else None,
-    )
-
-
-def _sampling_state(req: Req) -> SamplingState:
-    params = req.spec.params
-    if not params.has_penalties:
-        return SamplingState(params, req.output_len)
-    output = bytes(req.tokens[len(req.spec.prompt) :])
-    return SamplingState(params, req.output_len, req.spec.prompt, output)

@@ -174,6 +174,14 @@ class AsyncEngine:
             self.core.end(req_id)
             self._wake.set()
 
+    def forget(self, fork_point: ReqId) -> None:
+        """Give up a fork point: a request that has ended and was asked for with `is_fork_point`.
+
+        Unknown names are ignored.
+        """
+        self.core.end(fork_point)
+        self._wake.set()
+
     def _require_ready(self) -> None:
         if self._death is not None:
             raise EngineDeadError("the engine has stopped after an internal error")

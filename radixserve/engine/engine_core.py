@@ -171,7 +171,10 @@ class EngineCore:
         return spec.req_id
 
     def end(self, req_id: ReqId) -> None:
-        """Give a request up; it is gone after the step that runs now. Unknown names are ignored."""
+        """Give a request or a fork point up; it is gone after the step that runs now.
+
+        Unknown names are ignored.
+        """
         self.scheduler.abort(req_id)
 
     # -- the step ------------------------------------------------------------------------------
@@ -237,6 +240,7 @@ class EngineCore:
             tenant=request.tenant,
             deadline=None if request.timeout_s is None else self._clock() + request.timeout_s,
             fork_of=ReqId(request.fork_of) if request.fork_of else None,
+            is_fork_point=request.is_fork_point,
         )
 
     def _new_name(self) -> ReqId:

@@ -82,5 +82,13 @@ class OutputText:
         reason: FinishReason | None,
         stop_reason: str | int | None,
     ) -> TextDelta:
-        usage = Usage(output.prompt_len, output.cached_len, output.output_len)
-        return TextDelta(text, output.new_token_ids, reason, stop_reason, usage)
+        usage = Usage(output.prompt_len, output.cached_len, output.output_len, output.forced_len)
+        return TextDelta(
+            text,
+            output.new_token_ids,
+            reason,
+            stop_reason,
+            usage,
+            output.logprobs[: len(self._shown(output))],
+            output.prompt_logprobs,
+        )

@@ -11,7 +11,7 @@ from radixserve.types import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from radixserve.types import FinishReason
+    from radixserve.types import FinishReason, TokenLogprob
 
 __all__ = ["Ending", "GenerateRequest", "Keep", "ReleaseHint", "TextDelta", "Usage"]
 
@@ -46,8 +46,11 @@ class GenerateRequest:
     request_id: str = ""
     """Unique among the live requests; made by the engine when empty."""
     fork_of: str = ""
-    """A running request whose tokens this prompt extends: even its partly filled block is
-    shared, by a copy."""
+    """A running request, or a fork point, whose tokens this prompt extends: even its partly
+    filled block is shared, by a copy."""
+    is_fork_point: bool = False
+    """Keep the last, partly filled block when the request has ended by itself, for others that go
+    on from there (`fork_of`): until `AsyncEngine.forget`, or until memory is short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Usage:
     cached_tokens: int
     """Prompt tokens that came from the prefix cache."""
     completion_tokens: int
+    forced_tokens: int = 0
+    """Output tokens that a grammar left no choice about: they cost no forward pass of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,10 @@ class TextDelta:
     stop_reason: str | int | None
     """The stop string, or the caller's stop token, that ended the output."""
     usage: Usage
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens shown, if asked for."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the prompt's tokens from `prompt_logprobs_start`, at the latest with the first token."""
 
     def merged_with(self, later: TextDelta) -> TextDelta:
         """Return one delta that says what this one and then `later` say."""
@@ -80,4 +89,6 @@ class TextDelta:
             later.finish_reason,
             later.stop_reason,
             later.usage,
+            self.logprobs + later.logprobs,
+            self.prompt_logprobs + later.prompt_logprobs,
         )

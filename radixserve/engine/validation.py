@@ -62,6 +62,22 @@ def check_params(params: SamplingParams, vocab_size: int) -> None:
         _require(math.isfinite(value), name, "a finite number", value)
     _check_ids((token for token, _ in params.logit_bias), vocab_size, "logit_bias")
     _check_ids(params.stop_token_ids, vocab_size, "stop_token_ids")
+    _check_masks(params, vocab_size)
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        _require(count is None or 0 <= count <= vocab_size, name, "at least 0", count)
+    start = params.prompt_logprobs_start
+    _require(start >= 0, "prompt_logprobs_start", "at least 0", start)
+
+
+def _check_masks(params: SamplingParams, vocab_size: int) -> None:
+    allowed = params.allowed_token_ids
+    if allowed is not None:
+        _require(bool(allowed), "allowed_token_ids", "not empty", allowed)
+        _check_ids(allowed, vocab_size, "allowed_token_ids")
+    for word in params.bad_words:
+        _require(bool(word), "bad_words", "of one token or more each", word)
+        _check_ids(word, vocab_size, "bad_words")
 
 
 def _require(holds: bool, param: str, allowed: str, value: object) -> None:

@@ -1,7 +1,8 @@
 """What a request's parameters do to its logits before a token is chosen.
 
-In this order: repetition penalty, presence and frequency penalties, logit bias, and last the mask
-that keeps every stop token out until `min_tokens` are there, so that no bias can lift it.
+In this order: repetition penalty, presence and frequency penalties, logit bias, and last the masks,
+so that no bias can lift them: stop tokens before `min_tokens` are there, ids that are not allowed,
+and the last token of a sequence that must not come.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ Logits: TypeAlias = "NDArray[np.float32]"
 def has_edits(state: SamplingState) -> bool:
     """Whether `edit_logits` would change anything for this row."""
     params = state.params
-    return params.has_penalties or bool(params.logit_bias) or _holds_stops_back(state)
+    return (
+        params.has_penalties
+        or bool(params.logit_bias)
+        or params.allowed_token_ids is not None
+        or bool(params.bad_words)
+        or _holds_stops_back(state)
+    )
 
 
 def edit_logits(logits: Logits, state: SamplingState) -> Logits:
@@ -46,9 +53,30 @@ def edit_logits(logits: Logits, state: SamplingState) -> Logits:
     for token, bias in state.params.logit_bias:
         if token < len(edited):
             edited[token] += bias
+    if state.params.allowed_token_ids is not None:
+        _keep_only(edited, state.params.allowed_token_ids | state.params.stop_token_ids)
     if _holds_stops_back(state):
         edited[_within(state.params.stop_token_ids, len(edited))] = -np.inf
+    edited[_within(_completing(state), len(edited))] = -np.inf
     return edited
+
+
+def _keep_only(logits: Logits, tokens: Iterable[int]) -> None:
+    kept = _within(tokens, len(logits))
+    values = logits[kept]
+    logits[:] = -np.inf
+    logits[kept] = values
+
+
+def _completing(state: SamplingState) -> list[int]:
+    """Return the tokens that would complete a sequence that must not come."""
+    output = np.frombuffer(state.output_ids, dtype=np.int32)
+    found = []
+    for *before, last in state.params.bad_words:
+        start = len(output) - len(before)
+        if start >= 0 and output[start:].tolist() == before:
+            found.append(last)
+    return found
 
 
 def _holds_stops_back(state: SamplingState) -> bool:

@@ -9,8 +9,9 @@ import torch
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
 from radixserve.errors import BackendError, InvariantError, RadixServeError
 from radixserve.runtime.batch import build_batch
+from radixserve.runtime.logprobs import token_logprobs
 from radixserve.runtime.sampler import RowError
-from radixserve.types import ReqId, SamplingParams, pack_ids
+from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
 
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.decoder import CausalLM
+    from radixserve.runtime.batch import BatchTensors
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
     from radixserve.runtime.sampler import Sampler
-    from radixserve.types import TokenId
+    from radixserve.types import TokenId, TokenLogprob
+
+SCORED_ROWS = 64
+"""Prompt rows whose logits are held at once: each is as long as the vocabulary."""
 
 
 class ModelRunner:
@@ -88,8 +93,74 @@ class ModelRunner:
         batch = build_batch(plan, self._kv_cache.block_size)
         self._attention.plan(batch.metadata)
         hidden = self._model(batch.token_ids, batch.positions, self._attention)
+        return self._result(plan, batch, hidden)
+
+    def _result(self, plan: StepPlan, batch: BatchTensors, hidden: Tensor) -> StepResult:
+        """Choose the next tokens and tell how likely tokens were, where the plan asks."""
+        next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
+        row_errors: dict[int, str] = {}
+        rows = [row for row, req in enumerate(plan.reqs) if req.sampling is not None]
+        logits = self._logits(hidden[batch.sample_rows])
         states = [req.sampling for req in plan.reqs if req.sampling is not None]
-        return _as_result(plan, self._sample(hidden[batch.sample_rows], states))
+        for row, value in zip(rows, self._sampler.sample(logits, states), strict=True):
+            if isinstance(value, RowError):
+                row_errors[row] = value.message
+            else:
+                next_tokens[row] = value
+        return StepResult(
+            plan.step,
+            tuple(next_tokens),
+            row_errors,
+            logprobs=self._logprobs(plan, rows, logits, next_tokens),
+            prompt_logprobs=self._prompt_logprobs(plan, batch, hidden),
+        )
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        if not len(hidden):
+            return hidden.new_empty((0, 1), dtype=torch.float32)
+        return self._model.compute_logits(hidden)
+
+    def _logprobs(
+        self,
+        plan: StepPlan,
+        rows: Sequence[int],
+        logits: Tensor,
+        next_tokens: Sequence[TokenId | None],
+    ) -> dict[int, TokenLogprob]:
+        """Tell how likely each next token was, for the rows that ask."""
+        told: dict[int, TokenLogprob] = {}
+        for place, row in enumerate(rows):
+            sampling, token = plan.reqs[row].sampling, next_tokens[row]
+            if sampling is None or sampling.params.logprobs is None or token is None:
+                continue
+            one = logits[place : place + 1]
+            [told[row]] = token_logprobs(
+                one, [token], sampling.params.logprobs, vocab_limit=self._sampler.vocab_limit
+            )
+        return told
+
+    def _prompt_logprobs(
+        self, plan: StepPlan, batch: BatchTensors, hidden: Tensor
+    ) -> dict[int, tuple[TokenLogprob, ...]]:
+        """Tell how likely the prompt's tokens were, a few rows of logits at a time."""
+        told: dict[int, tuple[TokenLogprob, ...]] = {}
+        starts = batch.metadata.qo_indptr.tolist()
+        for row, req in enumerate(plan.reqs):
+            if req.scoring is None:
+                continue
+            targets = unpack_ids(req.scoring.targets)
+            first = starts[row] + req.scoring.first_row
+            told[row] = tuple(
+                logprob
+                for at in range(0, len(targets), SCORED_ROWS)
+                for logprob in token_logprobs(
+                    self._logits(hidden[first + at : first + min(at + SCORED_ROWS, len(targets))]),
+                    targets[at : at + SCORED_ROWS],
+                    req.scoring.num_top,
+                    vocab_limit=self._sampler.vocab_limit,
+                )
+            )
+        return told
 
     def _swap(self, plan: StepPlan) -> None:
         """Out before in: a block may be given to somebody else in the step that saves it."""
@@ -99,21 +170,3 @@ class ModelRunner:
             raise InvariantError(11, f"step {plan.step} swaps, but there is no swap space")
         self._host_kv.save(self._kv_cache, plan.swap_outs)
         self._host_kv.restore(self._kv_cache, plan.swap_ins)
-
-    def _sample(self, hidden: Tensor, states: Sequence[SamplingState]) -> list[TokenId | RowError]:
-        if not states:
-            return []
-        return self._sampler.sample(self._model.compute_logits(hidden), states)
-
-
-def _as_result(plan: StepPlan, sampled: Sequence[TokenId | RowError]) -> StepResult:
-    """Return the sampled values, one a sampling Req, spread over all of the plan's Reqs."""
-    next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
-    row_errors: dict[int, str] = {}
-    rows = (row for row, req in enumerate(plan.reqs) if req.sampling is not None)
-    for row, value in zip(rows, sampled, strict=True):
-        if isinstance(value, RowError):
-            row_errors[row] = value.message
-        else:
-            next_tokens[row] = value
-    return StepResult(plan.step, tuple(next_tokens), row_errors)

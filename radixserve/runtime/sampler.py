@@ -58,7 +58,7 @@ class Sampler:
     """
 
     def __init__(self, vocab_limit: int) -> None:
-        self._vocab_limit = vocab_limit
+        self.vocab_limit = vocab_limit
 
     def sample(self, logits: Tensor, states: Sequence[SamplingState]) -> list[TokenId | RowError]:
         """Return the next token of each row, or why the row has none.
@@ -72,7 +72,9 @@ class Sampler:
         Complexity: O(R * vocab); a sort of the vocabulary only where thousands of tokens
             share `top_p`.
         """
-        rows: Floats = logits.detach()[:, : self._vocab_limit].cpu().numpy()
+        if not states:
+            return []
+        rows: Floats = logits.detach()[:, : self.vocab_limit].cpu().numpy()
         if all(_is_greedy(state.params) and not has_edits(state) for state in states):
             return _take_best(rows)
         return [_choose(row, state) for row, state in zip(rows, states, strict=True)]

@@ -15,7 +15,6 @@ from radixserve.errors import ModelNotFoundError
 from radixserve.server.errors import JSON_TYPE
 from radixserve.server.merge import open_streams
 from radixserve.server.protocol.answers import Envelope, fingerprint, usage_json
-from radixserve.server.protocol.choices import FINISH_REASONS, Choice
 from radixserve.server.protocol.json_body import parse_json
 from radixserve.server.protocol.refusal import refusal
 from radixserve.server.protocol.sampling import (
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from radixserve.engine.async_engine import AsyncEngine
     from radixserve.engine.info import ModelInfo
-    from radixserve.engine.request import TextDelta, Usage
+    from radixserve.engine.request import Usage
     from radixserve.server.protocol.choices import ChoiceShape
     from radixserve.server.protocol.fields import GenerationFields
 
@@ -184,12 +183,13 @@ async def answer(
 async def _answer_whole(
     engine: AsyncEngine, requests: Sequence[GenerateRequest], envelope: Envelope
 ) -> web.Response:
-    choices = [Choice() for _ in requests]
+    writers = [envelope.shape.writer(index) for index in range(len(requests))]
     usages: dict[int, Usage] = {}
     async with open_streams(engine, requests) as deltas:
         async for index, delta in deltas:
-            choices[index].add(delta)
+            writers[index].push(delta)
             usages[index] = delta.usage
+    choices = [writer.whole() for writer in writers]
     body = envelope.whole(choices, usage_json(usages.values()))
     return web.Response(body=orjson.dumps(body), content_type=JSON_TYPE)
 
@@ -200,29 +200,14 @@ async def _answer_in_events(
     requests: Sequence[GenerateRequest],
     envelope: Envelope,
 ) -> web.StreamResponse:
+    writers = [envelope.shape.writer(index) for index in range(len(requests))]
     usages: dict[int, Usage] = {}
     async with SSEWriter(request) as events:
         async with open_streams(engine, requests) as deltas:
             async for index, delta in deltas:
-                for choice in _choices_of(delta, index, envelope.shape, first=index not in usages):
+                for choice in writers[index].push(delta):
                     await events.send(envelope.chunk(choice))
                 usages[index] = delta.usage
         if envelope.has_usage:
             await events.send(envelope.usage_chunk(usage_json(usages.values())))
     return events.response
-
-
-def _choices_of(
-    delta: TextDelta, index: int, shape: ChoiceShape, *, first: bool
-) -> list[dict[str, Any]]:
-    """Return the choices of the chunks that tell one delta.
-
-    The finish reason goes alone, after all text: clients drop the text beside it.
-    """
-    opening = shape.opening(index) if first else None
-    choices = [] if opening is None else [opening]
-    if delta.text:
-        choices.append(shape.text(index, delta.text))
-    if delta.finish_reason is not None:
-        choices.append(shape.ending(index, FINISH_REASONS[delta.finish_reason]))
-    return choices

@@ -14,7 +14,7 @@ from radixserve.server.generation import (
     read_json,
 )
 from radixserve.server.protocol.chat import parse_chat
-from radixserve.server.protocol.choices import ChatShape
+from radixserve.server.protocol.chat_writer import ChatShape
 from radixserve.server.request_id import new_id
 from radixserve.server.state import ENGINE, HTTP_CONFIG
 

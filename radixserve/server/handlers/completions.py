@@ -13,7 +13,7 @@ from radixserve.server.generation import (
     off_the_loop,
     read_json,
 )
-from radixserve.server.protocol.choices import CompletionShape
+from radixserve.server.protocol.completion_writer import CompletionShape
 from radixserve.server.protocol.completions import DEFAULT_MAX_TOKENS, parse_completion
 from radixserve.server.request_id import new_id
 from radixserve.server.state import ENGINE, HTTP_CONFIG

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from radixserve.engine.info import ModelInfo
     from radixserve.engine.request import Usage
-    from radixserve.server.protocol.choices import Choice, ChoiceShape
+    from radixserve.server.protocol.choices import ChoiceShape
 
 
 def usage_json(usages: Iterable[Usage]) -> dict[str, Any]:
@@ -71,10 +71,9 @@ class Envelope:
     shape: ChoiceShape
     has_usage: bool = False
 
-    def whole(self, choices: Sequence[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, choices: Sequence[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
         """Return the answer of a call that does not stream."""
-        shaped = [self.shape.whole(index, choice) for index, choice in enumerate(choices)]
-        return {**self._head(self.shape.whole_kind), "choices": shaped, "usage": usage}
+        return {**self._head(self.shape.whole_kind), "choices": choices, "usage": usage}
 
     def chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
         """Return one event of a stream."""

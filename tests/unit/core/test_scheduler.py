@@ -123,10 +123,7 @@ def test_a_stop_token_does_not_count_before_the_least_length() -> None:
     params = spec.params.__class__(max_tokens=4, min_tokens=2, stop_token_ids=frozenset([7]))
     req = Req(spec.__class__(req_id=spec.req_id, prompt=spec.prompt, params=params),
               arrival=1)  # fmt: skip
-    ends = []
-    for token in (7, 7):
-        req.append(token)
-        ends.append(req.ends_with(token))
+    ends = [req.append((token,)) for token in (7, 7)]
 
     assert ends == [None, FinishReason.STOP]
 

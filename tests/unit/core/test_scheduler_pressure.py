@@ -146,7 +146,7 @@ def test_service_is_weighted_tokens(rows: list[tuple[str, int, bool]]) -> None:
     for tenant in "xyz":
         service.arrive(tenant)
     for tenant, num_computed, has_token in rows:
-        service.serve(tenant, num_computed, 7 if has_token else None)
+        service.serve(tenant, num_computed, int(has_token))
         expected[tenant] += num_computed
         if has_token:
             expected[tenant] += OUTPUT_WEIGHT - 1  # type: ignore[assignment]
@@ -159,7 +159,7 @@ def test_service_is_weighted_tokens(rows: list[tuple[str, int, bool]]) -> None:
 def test_a_newcomer_starts_level_with_the_least_served_and_is_forgotten_when_it_leaves() -> None:
     service = AttainedService()
     service.arrive("old")
-    service.serve("old", 100, None)
+    service.serve("old", 100, 0)
     service.arrive("new")
     assert service.attained("new") == 100.0
 
