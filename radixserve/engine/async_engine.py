@@ -94,6 +94,11 @@ class AsyncEngine:
         return self.core.chat_template
 
     @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Ids that end an output unless a request ignores them."""
+        return self.core.eos_token_ids
+
+    @property
     def metrics(self) -> EngineMetrics:
         """Prometheus metrics."""
         return self.core.metrics

@@ -99,7 +99,7 @@ class EngineCore:
         self.info = info
         self.metrics = EngineMetrics(scheduler.stats, model_name=info.name)
         self._runner = runner
-        self._eos_token_ids = eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self._queue_limit = queue_limit
         self._rate = StepRate()
         self._scheduled_at = 0.0
@@ -228,7 +228,7 @@ class EngineCore:
         params = request.params
         stops = params.stop_token_ids
         if not request.ignore_eos:
-            stops |= self._eos_token_ids
+            stops |= self.eos_token_ids
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed
         return ReqSpec(
             req_id=ReqId(request.request_id) if request.request_id else self._new_name(),

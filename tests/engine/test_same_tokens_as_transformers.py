@@ -87,7 +87,7 @@ def run(folder: Path) -> tuple[list[list[int]], list[Completion], frozenset[int]
     requests = [ask(prompt, max_tokens=OUTPUT_LEN, ignore_eos=False) for prompt in prompts]
     completions = engine.run(requests)
     assert_idle(engine.core)
-    return prompts, completions, engine.core._eos_token_ids
+    return prompts, completions, engine.core.eos_token_ids
 
 
 def groups_of(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
