@@ -6,7 +6,9 @@
         cache: CacheConfig          the KV pool and the tree over it
         scheduler: SchedulerConfig  how many Reqs and tokens share a step
         attention: AttentionConfig  which kernels
-      http: HttpConfig              address, keys, limits
+      http: HttpConfig              address, limits
+        keys: KeyConfig             who may ask
+        observe: ObserveConfig      logs, metrics, traces
 
 A class receives only its own part. `None` means "choose for me"; whoever owns the knowledge (the
 loader for the dtype, `runtime.memory` for the pool) fills it in and says so in the log.
@@ -75,6 +77,11 @@ class CacheConfig:
     """Most of the pool that hints of requests may hold back from eviction."""
     prefix_cache: bool = True
     """False computes every prompt in full: for comparisons."""
+    kv_events_endpoint: str | None = None
+    """Where to publish what becomes of cached blocks (ZMQ), as in tcp://*:5557; nowhere when
+    None."""
+    kv_events_replay_endpoint: str | None = None
+    """Where subscribers that missed something may ask for it again; nowhere when None."""
 
     def __post_init__(self) -> None:
         _require(1 <= self.block_size <= 1024, "block_size", "from 1 to 1024", self.block_size)
@@ -95,6 +102,12 @@ class CacheConfig:
             "swap_space_bytes",
             "at least 0",
             self.swap_space_bytes,
+        )
+        _require(
+            self.kv_events_replay_endpoint is None or self.kv_events_endpoint is not None,
+            "kv_events_replay_endpoint",
+            "given together with kv_events_endpoint",
+            self.kv_events_replay_endpoint,
         )
 
 
@@ -192,15 +205,74 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyConfig:
+    """Who may ask. Without any key everybody who reaches the server may, for all but admin routes
+    of a server that listens beyond this machine."""
+
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Any of them opens every route but the admin ones."""
+    api_key_file: str | None = None
+    """A file with one more key a line, as KEY or as NAME:KEY."""
+    admin_api_keys: tuple[str, ...] = field(default=(), repr=False)
+    """These open the admin routes too."""
+    admin_api_key_file: str | None = None
+    """The same for admin keys."""
+    share_cache: bool = False
+    """With more than one API key, each has cached prefixes of its own; True shares them, which lets
+    one caller find out by timing what another has sent."""
+
+    def __post_init__(self) -> None:
+        for name in ("api_keys", "admin_api_keys"):
+            # The keys themselves are left out of the message: they are secrets.
+            _require(all(getattr(self, name)), name, "not empty, each of them", "an empty key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveConfig:
+    """What the HTTP server tells its operator."""
+
+    access_log: Literal["json", "text", "off"] = "text"
+    """A line for each call: route, status, times, tokens, the key's name. Probes that went well are
+    left out."""
+    log_interval_s: float = 10.0
+    """Seconds between two lines about the load, while there is any; 0 is off."""
+    metrics_aliases: Literal["vllm", "off"] = "vllm"
+    """Under which other names /metrics tells its numbers too, for dashboards that exist."""
+    otlp_endpoint: str | None = None
+    """Where traces go (OTLP over HTTP, as in http://localhost:4318/v1/traces); none when None."""
+
+    def __post_init__(self) -> None:
+        _require(self.log_interval_s >= 0, "log_interval_s", ">= 0", self.log_interval_s)
+        for name, allowed in (
+            ("access_log", ("json", "text", "off")),
+            ("metrics_aliases", ("vllm", "off")),
+        ):
+            _require(
+                getattr(self, name) in allowed, name, " or ".join(allowed), getattr(self, name)
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpConfig:
     """The HTTP server: where it listens, who may ask, and what it bounds."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any free port; the banner says which."""
-    api_key: str | None = field(default=None, repr=False)
-    """When set, every route but /health, /ready and /metrics asks for it."""
+    tls_cert: str | None = None
+    """A PEM file with the certificate and its chain; with `tls_key` the server speaks HTTPS."""
+    tls_key: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call this server, as in https://example.org; * is every one."""
+    keys: KeyConfig = field(default_factory=KeyConfig)
+    observe: ObserveConfig = field(default_factory=ObserveConfig)
     max_body_bytes: int = 16 * 1024 * 1024
+    max_sequences: int = 128
+    """Most outputs of one call: prompts times n, best_of or beams."""
+    max_logprobs: int = 20
+    """Most likeliest tokens a call may ask for at each position."""
+    max_grammar_bytes: int = 256 * 1024
+    """Largest JSON schema, regular expression or grammar of a call."""
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
     """What happens to a request field that this server does not know."""
     shutdown_grace_s: float = 30.0
@@ -208,15 +280,29 @@ class HttpConfig:
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, "port", "from 0 to 65535", self.port)
-        _require(self.max_body_bytes >= 1024, "max_body_bytes", ">= 1024", self.max_body_bytes)
+        _require(
+            (self.tls_cert is None) == (self.tls_key is None),
+            "tls_cert",
+            "given together with tls_key",
+            self.tls_cert,
+        )
+        for origin in self.cors_origins:
+            is_origin = origin == "*" or ("://" in origin and not origin.endswith("/"))
+            _require(is_origin, "cors_origins", "* or like https://example.org", origin)
+        for name, least in (
+            ("max_body_bytes", 1024),
+            ("max_sequences", 1),
+            ("max_logprobs", 0),
+            ("max_grammar_bytes", 1),
+            ("shutdown_grace_s", 0),
+        ):
+            _require(getattr(self, name) >= least, name, f">= {least}", getattr(self, name))
         _require(
             self.unknown_fields in ("refuse", "ignore"),
             "unknown_fields",
             "refuse or ignore",
             self.unknown_fields,
         )
-        _require(self.shutdown_grace_s >= 0, "shutdown_grace_s", ">= 0", self.shutdown_grace_s)
-        _require(self.api_key != "", "api_key", "not empty", self.api_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

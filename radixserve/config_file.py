@@ -133,6 +133,9 @@ def _convert(kind: Any, value: object, key: str) -> object:
         return build_config(typing.cast(type, wanted), _checked(dict, value, key), prefix=f"{key}.")
     if typing.get_origin(wanted) is Literal:
         return _one_of(typing.get_args(wanted), value, key)
+    if typing.get_origin(wanted) is tuple:
+        given = value if isinstance(value, tuple) else _checked(list, value, key)
+        return tuple(_checked(typing.get_args(wanted)[0], each, key) for each in given)
     if wanted is float and type(value) is int:
         return float(value)
     return _checked(wanted, value, key)

@@ -7,7 +7,10 @@
         InvalidRequestError     400
           PromptTooLongError    400
           UnsupportedFeatureError 400
+          UnsupportedGrammarError 400   what the output must look like cannot be enforced
+          GrammarLimitError     400     ran into a limit while it was followed
         AuthenticationError     401
+        PermissionDeniedError   403
         ModelNotFoundError      404
         RequestTooLargeError    413
         QueueFullError          429   carries retry_after_s
@@ -75,12 +78,35 @@ class UnsupportedFeatureError(InvalidRequestError):
     code = "unsupported_parameter"
 
 
+class UnsupportedGrammarError(InvalidRequestError):
+    """A schema, a regex or a grammar is wrong, too large, or uses what cannot be enforced.
+
+    The message names the part. Nothing is ever enforced by half.
+    """
+
+    code = "unsupported_grammar"
+
+
+class GrammarLimitError(InvalidRequestError):
+    """A grammar ran into a limit on the work of one step while an output followed it."""
+
+    code = "grammar_limit"
+
+
 class AuthenticationError(RequestError):
     """The API key is missing or wrong."""
 
     status_hint = 401
     code = "invalid_api_key"
     error_type = "authentication_error"
+
+
+class PermissionDeniedError(RequestError):
+    """The caller is known, but this needs an admin key."""
+
+    status_hint = 403
+    code = "admin_key_required"
+    error_type = "permission_error"
 
 
 class ModelNotFoundError(RequestError):

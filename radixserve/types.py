@@ -60,6 +60,8 @@ class Namespace:
     model: str = ""
     adapter: str = ""
     salt: str = ""
+    owner: str = ""
+    """The caller, where callers do not share. A name that a server gives, never a caller."""
 
 
 class FinishReason(enum.Enum):
@@ -75,6 +77,12 @@ class FinishReason(enum.Enum):
     """The caller gave up, or the server is shutting down."""
     ERROR = "error"
     """The step that carried it failed."""
+
+
+class RequestFault(str):
+    """Why one row of a step failed, where the request itself is the cause and not the machine."""
+
+    __slots__ = ()
 
 
 class TokenLogprob(NamedTuple):
@@ -97,7 +105,11 @@ class GrammarState(Protocol):
         ...
 
     def forced(self) -> list[TokenId]:
-        """Return the tokens that must come next whatever the model says; often none."""
+        """Return the tokens that must come next whatever the model says; often none.
+
+        Never those that end the output. What follows is the same whether they are taken at once
+        or sampled one by one under `allowed`.
+        """
         ...
 
     def allowed(self) -> memoryview:
@@ -105,8 +117,18 @@ class GrammarState(Protocol):
         ...
 
     @property
+    def may_end(self) -> bool:
+        """Whether the output may end here."""
+        ...
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing may follow but the end."""
+        ...
+
+    @property
+    def failure(self) -> str | None:
+        """Why the grammar cannot be followed any further, a limit met; None while it can."""
         ...
 
 

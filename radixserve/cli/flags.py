@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from radixserve.cli.byte_count import parse_byte_count
+from radixserve.cli.flag import Flag, read_byte_count
+from radixserve.cli.http_flags import HTTP_FLAGS, KEY_FLAGS, OBSERVE_FLAGS
 from radixserve.config import ServerConfig
 from radixserve.config_file import load_config, parse_override
-from radixserve.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    import argparse
+    from collections.abc import Mapping
 
 Groups: TypeAlias = "Mapping[str, tuple[Flag, ...]]"
 """Title -> flags."""
-
-
-def read_byte_count(text: str) -> int:
-    """Return the bytes of a flag's value, or tell argparse what is wrong with it."""
-    try:
-        return parse_byte_count(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag. `read` turns its text into the setting's value; the settings check the range."""
-
-    name: str
-    key: str
-    meaning: str
-    read: Callable[[str], object] = str
-    metavar: str = "N"
-    choices: tuple[str, ...] | None = None
-    turns_off: bool = False
-    """A flag without a value that sets its key to False."""
-
-    @property
-    def dest(self) -> str:
-        """Its attribute in the parsed arguments."""
-        return self.name.removeprefix("--").replace("-", "_")
 
 
 MODEL_FLAGS = (
@@ -122,7 +94,7 @@ CACHE_FLAGS = (
         "--no-prefix-cache",
         "engine.cache.prefix_cache",
         "compute every prompt in full, for comparisons",
-        turns_off=True,
+        constant=False,
     ),
 )
 
@@ -189,39 +161,18 @@ COMPUTE_FLAGS = (
     ),
 )
 
-HTTP_FLAGS = (
-    Flag("--host", "http.host", "address to listen on", metavar="HOST"),
-    Flag("--port", "http.port", "port to listen on; 0 takes any free one", read=int),
-    Flag("--api-key", "http.api_key", "key that clients must send (default: none)", metavar="KEY"),
-    Flag(
-        "--max-body-bytes",
-        "http.max_body_bytes",
-        "largest request body, as in 16MiB",
-        read=read_byte_count,
-        metavar="BYTES",
-    ),
-    Flag(
-        "--unknown-fields",
-        "http.unknown_fields",
-        "what happens to request fields that this server does not know",
-        choices=("refuse", "ignore"),
-    ),
-    Flag(
-        "--shutdown-grace-s",
-        "http.shutdown_grace_s",
-        "seconds that running requests get when the server is told to stop",
-        read=float,
-        metavar="S",
-    ),
-)
-
 ENGINE_GROUPS = {
     "model": MODEL_FLAGS,
     "KV cache": CACHE_FLAGS,
     "scheduler": SCHEDULER_FLAGS,
     "compute": COMPUTE_FLAGS,
 }
-SERVER_GROUPS = {**ENGINE_GROUPS, "HTTP": HTTP_FLAGS}
+SERVER_GROUPS = {
+    **ENGINE_GROUPS,
+    "HTTP": HTTP_FLAGS,
+    "keys": KEY_FLAGS,
+    "logs, metrics, traces": OBSERVE_FLAGS,
+}
 
 
 def add_setting_flags(parser: argparse.ArgumentParser, groups: Groups) -> None:
@@ -264,16 +215,17 @@ def default_of(key: str) -> Any:
 
 
 def _add_flag(group: argparse._ArgumentGroup, flag: Flag) -> None:
-    if flag.turns_off:
+    if flag.constant is not None:
         group.add_argument(
-            flag.name, dest=flag.dest, action="store_const", const=False, help=flag.meaning
+            flag.name, dest=flag.dest, action="store_const", const=flag.constant, help=flag.meaning
         )
         return
     default = default_of(flag.key)
-    text = flag.meaning if default is None else f"{flag.meaning} (default: {default})"
+    text = flag.meaning if default in (None, ()) else f"{flag.meaning} (default: {default})"
     group.add_argument(
         flag.name,
         dest=flag.dest,
+        action="append" if flag.repeats else "store",
         type=flag.read,
         choices=flag.choices,
         metavar=None if flag.choices else flag.metavar,

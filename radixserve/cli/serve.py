@@ -54,9 +54,11 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: a setting, the model or the address cannot be used.
     """
     config = config_from_args(args, SERVER_GROUPS)
-    configure_logging(args.log_level)
+    configure_logging(args.log_level, access_log=config.http.observe.access_log)
     from radixserve.engine.async_engine import AsyncEngine
-    from radixserve.server.run import bind_socket
+    from radixserve.server.run import bind_socket, check_settings
+
+    check_settings(config.http)
 
     # Reserved first, so that a taken port is reported before seconds of loading; nobody can
     # connect until the server listens on it.
@@ -66,12 +68,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def configure_logging(level: str) -> None:
-    """Send log records from `level` on to stderr."""
+def configure_logging(level: str, *, access_log: str = "off") -> None:
+    """Send log records from `level` on to stderr; lines of a JSON access log go there bare."""
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
+    if access_log != "off":
+        from radixserve.server.access_log import write_lines
+
+        write_lines(sys.stderr, is_bare=access_log == "json")
 
 
 async def _serve(engine: AsyncEngine, config: ServerConfig, listener: socket.socket) -> None:
+    from radixserve.server.keys import load_keys
     from radixserve.server.run import serve
 
     def print_banner(url: str) -> None:
@@ -82,7 +89,7 @@ async def _serve(engine: AsyncEngine, config: ServerConfig, listener: socket.soc
             max_model_len=engine.info.max_model_len,
             kv_capacity_tokens=engine.info.kv_capacity_tokens,
             num_blocks=engine.stats().num_blocks,
-            needs_key=config.http.api_key is not None,
+            needs_key=bool(load_keys(config.http.keys)),
         )
         print(banner, flush=True)
 

@@ -68,6 +68,7 @@ def check_cache(cache: PrefixCache, leases: Iterable[Lease]) -> None:
     """
     tree = cache.tree
     check_tree(tree)
+    cache.pins.check()
     held = list(leases)
     owners: Counter[int] = Counter()
     for block in range(cache.pool.num_blocks):
@@ -97,7 +98,9 @@ def check_tree(tree: RadixTree) -> None:
             node = node.parent
     evictable = protected = 0
     leaves = set()
+    in_namespace: Counter[int] = Counter()
     for node in tree.nodes():
+        in_namespace[id(node.root)] += len(node.blocks)
         _check_node(node, tree.block_size)
         _require(
             4, node.lock_ref == below[id(node)], lambda: f"{node!r} has {below[id(node)]} handles"
@@ -118,6 +121,9 @@ def check_tree(tree: RadixTree) -> None:
     tree.evictable.check()
     _require(2, evictable == tree.num_evictable_blocks, lambda: f"{evictable} evictable; {tree!r}")
     _require(2, protected == tree.num_protected_blocks, lambda: f"{protected} protected; {tree!r}")
+    for root in tree.roots():
+        counted = in_namespace[id(root)]
+        _require(2, root.num_cached == counted, lambda: f"{root!r} has {counted} blocks below it")
 
 
 def draw(tree: RadixTree) -> str:

@@ -36,7 +36,9 @@ class Node:
         "lock_ref",
         "namespace",
         "num_branches",
+        "num_cached",
         "parent",
+        "root",
         "serial",
         "use",
     )
@@ -52,6 +54,7 @@ class Node:
     ) -> None:
         self.namespace = namespace
         self.parent = parent
+        self.root: Node = parent.root if parent else self
         self.key = key
         self.blocks = blocks
         self.serial = serial
@@ -68,6 +71,8 @@ class Node:
         """Uses of this run that have ended, the one that published its beginning included."""
         self.num_branches = 0
         """Children it was ever given: from 2 on, different Reqs have shared it."""
+        self.num_cached = 0
+        """In a root: blocks of all nodes below it."""
         self.use = NEVER
         """The last use that has ended."""
         self.hold: Hold | None = None

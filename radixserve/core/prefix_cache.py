@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from radixserve.core.block_pool import BlockPool
 from radixserve.core.eviction import NO_HINT, LruIndex
+from radixserve.core.pins import Pins
 from radixserve.core.plan import BlockCopy
 from radixserve.core.radix_tree import RadixTree
 from radixserve.errors import InvariantError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from radixserve.core.eviction import EvictionIndex, ReleaseHint
     from radixserve.core.prefix_match import PrefixHandle, PrefixMatch
+    from radixserve.core.tree_events import TreeEvent
     from radixserve.types import Namespace, PackedIds
 
 
@@ -108,7 +110,9 @@ class PrefixCache:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
         self.tree = RadixTree(block_size, make_index)
+        self.pins = Pins(self.tree)
         self.num_evicted_blocks = 0
+        self.num_flushed_blocks = 0
 
     def __repr__(self) -> str:
         return (
@@ -258,9 +262,36 @@ class PrefixCache:
         self.num_evicted_blocks += len(freed)
         return len(freed)
 
-    def flush(self) -> int:
-        """Drop everything that no Req is using; live leases keep what they hold."""
-        return self.evict(self.tree.num_evictable_blocks)
+    def flush(self, namespace: Namespace | None = None) -> int:
+        """Drop everything that no Req is using; live leases keep what they hold.
+
+        Args:
+            namespace: The only one to be flushed; all of them when None.
+        Returns: how many blocks were freed.
+        """
+        freed = self.tree.flush(namespace)
+        self.pool.free(freed)
+        self.num_flushed_blocks += len(freed)
+        return len(freed)
+
+    def num_cached_blocks(self, namespace: Namespace | None = None) -> int:
+        """Return the blocks in the tree, of one namespace or of all. Complexity: O(1)."""
+        if namespace is None:
+            return self.tree.num_evictable_blocks + self.tree.num_protected_blocks
+        root = self.tree.root(namespace)
+        return root.num_cached if root else 0
+
+    def take_events(self) -> list[TreeEvent]:
+        """Return what has happened to blocks since the last call; nothing while nobody listens."""
+        if not self.tree.events:
+            return []
+        taken, self.tree.events = self.tree.events, []
+        return taken
+
+    def tick(self, now_s: float) -> None:
+        """Hear the time, in seconds on any clock that only grows: holds and pins end by it."""
+        self.tree.tick(now_s)
+        self.pins.expire(now_s)
 
     def _could_allocate(self, match: PrefixMatch, count: int, *, keep_tail: bool) -> bool:
         beside = self.tree.num_evictable_beside(match, keep_tail=keep_tail)

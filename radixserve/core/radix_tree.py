@@ -37,9 +37,12 @@ from zlib import crc32
 from radixserve.core.children import Children
 from radixserve.core.common_prefix import common_prefix_bytes
 from radixserve.core.eviction import NO_HINT, EvictionIndex, LruIndex
-from radixserve.core.eviction.hints import COLD, Hold, Use
+from radixserve.core.eviction.hints import COLD, Use
 from radixserve.core.node import Node
+from radixserve.core.node_walks import blocks_down_to, nodes_below, num_unlocked_on
+from radixserve.core.path_hints import take_hint
 from radixserve.core.prefix_match import InsertResult, PrefixHandle, PrefixMatch, TailMatch
+from radixserve.core.tree_events import Cleared, Removed, stored_below
 from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, BlockId
 
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from radixserve.core.eviction import ReleaseHint
+    from radixserve.core.tree_events import TreeEvent
     from radixserve.types import Namespace, PackedIds
 
 
@@ -65,11 +69,16 @@ class RadixTree:
         self.num_protected_blocks = 0
         self.version = 0
         """Grows whenever a match made before may no longer hold."""
+        self.now_s = 0.0
+        """As of the last `tick`."""
+        self.events: list[TreeEvent] | None = None
+        """What happens to blocks is appended here; None while nobody listens."""
+        self.pinned_gone: Callable[[Node], None] | None = None
+        """Told of a pinned node that is given up: see `pins`."""
         self._block_bytes = block_size * ID_BYTES
         self._roots: dict[Namespace, Node] = {}
         self._handles: set[PrefixHandle] = set()
         self._clock = 0
-        self._now_s = 0.0
         self._serial = 0
 
     def __repr__(self) -> str:
@@ -107,15 +116,7 @@ class RadixTree:
 
     def path_blocks(self, handle: PrefixHandle) -> array[int]:
         """Return the blocks from the root to the handle's end. Complexity: O(blocks)."""
-        runs = []
-        node = handle.node
-        while node is not None:
-            runs.append(node.blocks)
-            node = node.parent
-        path = array("I")
-        for run in reversed(runs):
-            path.extend(run)
-        return path
+        return blocks_down_to(handle.node)
 
     def num_evictable_beside(self, match: PrefixMatch, *, keep_tail: bool) -> int:
         """Return the blocks that could be evicted once `match` were locked.
@@ -124,27 +125,26 @@ class RadixTree:
             keep_tail: Whether the tail's node is to be locked as well.
         Complexity: O(depth).
         """
-        spared = 0
-        if match.node is not None and match.node.lock_ref == 0:
-            spared = match.node_blocks
-        node = match.node.parent if match.node is not None else None
-        while node is not None and node.lock_ref == 0:
-            spared += len(node.blocks)
-            node = node.parent
-        tail_node = match.tail.node if match.tail and keep_tail else None
-        if tail_node is not None and tail_node.lock_ref == 0:
-            inside = tail_node is match.node
-            spared += len(tail_node.blocks) - (match.node_blocks if inside else 0)
-        return self.num_evictable_blocks - spared
+        return self.num_evictable_blocks - num_unlocked_on(match, keep_tail=keep_tail)
 
     def nodes(self) -> Iterator[Node]:
         """All nodes, roots included, parents before children. Complexity: O(nodes)."""
-        stack = list(self._roots.values())
-        while stack:
-            node = stack.pop()
-            yield node
-            if node.children is not None:
-                stack.extend(node.children)
+        for root in self._roots.values():
+            yield root
+            yield from nodes_below(root)
+
+    def roots(self) -> Iterator[Node]:
+        """The root of each namespace that holds anything, the oldest first."""
+        return iter(self._roots.values())
+
+    def root(self, namespace: Namespace) -> Node | None:
+        """Return the root of a namespace; None if nothing of it is cached."""
+        return self._roots.get(namespace)
+
+    @property
+    def clock(self) -> int:
+        """Counts uses: `Node.last_access` is on it."""
+        return self._clock
 
     def handles(self) -> Iterator[PrefixHandle]:
         """All the live handles, in no order."""
@@ -203,13 +203,13 @@ class RadixTree:
             node = node.parent
         use.turn += end.hits - 2  # neither the root nor this use
         if hint is not NO_HINT:
-            self._take_hint(end, hint)
+            take_hint(end, hint, now_s=self.now_s, block_size=self.block_size, split=self._split)
         self.evictable.used(end)
         self._settle_leaf(end)
 
     def tick(self, now_s: float) -> None:
         """Tell the eviction order the time, in seconds on any clock that only grows."""
-        self._now_s = now_s
+        self.now_s = now_s
         self.evictable.tick(now_s)
 
     # -- publishing ----------------------------------------------------------------------------
@@ -282,8 +282,30 @@ class RadixTree:
                 freed.extend(leaf.blocks)
                 self._unlink(leaf)
         if freed:
-            self.version += 1
-            self.num_evictable_blocks -= len(freed)
+            self._blocks_gone(freed)
+        return cast(list[BlockId], freed)
+
+    def flush(self, namespace: Namespace | None = None) -> list[BlockId]:
+        """Give up all blocks that nobody is using, those that are held or pinned included.
+
+        Live handles keep their paths: a locked node stays, with all that is above it.
+
+        Args:
+            namespace: The only one to be flushed; all of them when None.
+        Returns: the freed blocks, which nobody owns any more.
+        Complexity: O(nodes of the namespace * log n).
+        """
+        roots = list(self._roots.values()) if namespace is None else [self.root(namespace)]
+        unlocked = [
+            node for root in roots if root for node in nodes_below(root) if not node.lock_ref
+        ]
+        freed: list[int] = []
+        for node in reversed(unlocked):
+            self.evictable.evicted(node)
+            freed.extend(node.blocks)
+            self._unlink(node)
+        if freed:
+            self._blocks_gone(freed)
         return cast(list[BlockId], freed)
 
     # -- inside --------------------------------------------------------------------------------
@@ -404,7 +426,11 @@ class RadixTree:
         node = handle.node
         assert node is not None
         self.num_protected_blocks += len(blocks)
-        if node.children is None and node.lock_ref == 1 and not node.is_root:
+        node.root.num_cached += len(blocks)
+        if self.events is not None:
+            self.events.append(stored_below(node, key, blocks))
+        is_pinned = node.hold is not None and node.hold.is_pinned
+        if node.children is None and node.lock_ref == 1 and not node.is_root and not is_pinned:
             # Nobody else stands here, so a decoding Req grows one node instead of a long chain.
             node.key += key
             node.blocks.extend(blocks)
@@ -432,35 +458,6 @@ class RadixTree:
             assert node.parent is not None
             node.digest = crc32(node.parent.key, node.parent.digest)
 
-    def _take_hint(self, end: Node, hint: ReleaseHint) -> None:
-        """Mark what a hint says goes first, and hold what is left of the path."""
-        node = end
-        if hint.cold_from is not None and end.children is None:
-            node = self._chill(end, -(-hint.cold_from // self.block_size))
-        if hint.hold_s > 0 and not node.is_root:
-            until_s = self._now_s + hint.hold_s
-            if node.hold is None or node.hold.until_s < until_s:
-                node.hold = Hold(until_s, hint.priority)
-
-    def _chill(self, end: Node, first_block: int) -> Node:
-        """Let the end of a path go first, as far as it is nobody else's; return what is above.
-
-        Args:
-            first_block: Blocks from the root that are spared.
-        """
-        node = end
-        while not node.is_root and node.lock_ref == 0 and node.num_branches <= 1:
-            assert node.parent is not None
-            start = node.end_len // self.block_size - len(node.blocks)
-            is_held = node.hold is not None and node.hold.until_s > self._now_s
-            if is_held or start + len(node.blocks) <= first_block:
-                break
-            if start < first_block:
-                self._split(node, first_block - start)
-            node.hold = COLD
-            node = node.parent
-        return node
-
     def _settle_leaf(self, node: Node) -> None:
         """File a node that may have become an unlocked leaf, or drop an empty root."""
         if node.lock_ref > 0 or node.children is not None:
@@ -477,9 +474,13 @@ class RadixTree:
         del leaf.blocks[num_blocks:]
         leaf.key = leaf.key[: num_blocks * self._block_bytes]
         leaf.end_len -= len(freed) * self.block_size
+        leaf.root.num_cached -= len(freed)
         return freed
 
     def _unlink(self, leaf: Node) -> None:
+        if leaf.hold is not None and leaf.hold.is_pinned and self.pinned_gone is not None:
+            self.pinned_gone(leaf)
+        leaf.root.num_cached -= len(leaf.blocks)
         parent = leaf.parent
         assert parent is not None
         assert parent.children is not None
@@ -487,3 +488,10 @@ class RadixTree:
         if not parent.children:
             parent.children = None
             self._settle_leaf(parent)
+
+    def _blocks_gone(self, freed: list[int]) -> None:
+        self.version += 1
+        self.num_evictable_blocks -= len(freed)
+        if self.events is not None:
+            is_empty = not self.num_evictable_blocks and not self.num_protected_blocks
+            self.events.append(Cleared() if is_empty else Removed(tuple(freed)))

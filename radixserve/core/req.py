@@ -86,6 +86,9 @@ class ReqSpec:
     can be copied."""
     is_fork_point: bool = False
     """Keep the lease when the Req has ended by itself: see `fork_points`."""
+    is_next_step: bool = False
+    """It goes on with the work of a Req that has just ended (a beam's next token), and so before
+    those that have not run yet."""
 
     @property
     def prompt_len(self) -> int:
@@ -173,6 +176,11 @@ class Req:
     def output_len(self) -> int:
         """Tokens produced."""
         return (len(self.tokens) - len(self.spec.prompt)) // ID_BYTES
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it was preempted, or goes on with what another one began."""
+        return self.num_preemptions > 0 or self.spec.is_next_step
 
     @property
     def remaining_len(self) -> int:

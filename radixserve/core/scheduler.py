@@ -12,12 +12,12 @@ and an abort cannot free a block that a kernel is writing.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from radixserve.core.admission import never_fits
 from radixserve.core.deadlines import Deadlines
 from radixserve.core.fork_points import ForkPoints
+from radixserve.core.inbox import End
 from radixserve.core.policies import make_policy
 from radixserve.core.queues import Queues
 from radixserve.core.req import Req, ReqSpec
@@ -29,19 +29,14 @@ from radixserve.errors import InvariantError
 from radixserve.types import ID_BYTES, FinishReason, ReqId, unpack_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from radixserve.config import SchedulerConfig
+    from radixserve.core.inbox import InboxEntry
     from radixserve.core.plan import ReqOutput, StepPlan, StepResult
     from radixserve.core.policies import QueuePolicy
     from radixserve.core.prefix_cache import PrefixCache
     from radixserve.core.stats import SchedulerStats
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """An inbox entry: end this Req for this reason."""
-
-    req_id: ReqId
-    reason: FinishReason
 
 
 class Scheduler:
@@ -65,6 +60,7 @@ class Scheduler:
         swap_space: SwapSpace | None = None,
     ) -> None:
         self.cache = cache
+        self.config = config
         self.max_model_len = max_model_len
         policy = policy or make_policy(config.schedule_policy, aged_every=config.aged_every)
         self.queues = Queues(policy.sort_key)
@@ -82,7 +78,7 @@ class Scheduler:
             self.swap_space,
             self.fork_points,
         )
-        self._inbox: deque[ReqSpec | _End] = deque()
+        self.inbox: deque[InboxEntry] = deque()
         self._live: set[ReqId] = set()
         self._inbox_tokens = 0
         self._deadlines = Deadlines()
@@ -120,7 +116,7 @@ class Scheduler:
         if spec.req_id in self._live or spec.prompt_len == 0 or why is not None:
             raise InvariantError(9, f"{spec.req_id} cannot be added: {why or 'name or prompt'}")
         self._live.add(spec.req_id)
-        self._inbox.append(spec)
+        self.inbox.append(spec)
         self._inbox_tokens += spec.prompt_len
 
     def abort(self, req_id: ReqId, reason: FinishReason = FinishReason.ABORT) -> None:
@@ -131,7 +127,14 @@ class Scheduler:
         Mutates: the inbox only.
         """
         if req_id in self._live or req_id in self.fork_points:
-            self._inbox.append(_End(req_id, reason))
+            self.inbox.append(End(req_id, reason))
+
+    def between_steps(self, work: Callable[[], None]) -> None:
+        """Put something in the inbox that is done when no plan is in flight.
+
+        Mutates: the inbox only.
+        """
+        self.inbox.append(work)
 
     def is_live(self, req_id: ReqId) -> bool:
         """Whether a Req of this name has been added and has not finished."""
@@ -145,7 +148,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `schedule` or `update` would have anything to do."""
-        return bool(self._live or self._inbox or self._pending)
+        return bool(self._live or self.inbox or self._pending)
 
     @property
     def num_queued(self) -> int:
@@ -156,6 +159,11 @@ class Scheduler:
     def queued_tokens(self) -> int:
         """Tokens of the Reqs that have been added and are not running."""
         return self._inbox_tokens + self.queues.waiting.num_tokens
+
+    @property
+    def reserve_blocks(self) -> int:
+        """Blocks that an admission must leave for the growth of the running Reqs."""
+        return self._builder.reserve_blocks()
 
     @property
     def in_flight(self) -> StepPlan | None:
@@ -175,7 +183,7 @@ class Scheduler:
         """
         if self._in_flight is not None:
             raise InvariantError(8, "schedule() before the running plan's update()")
-        self.cache.tree.tick(now)
+        self.cache.tick(now)
         self._drain_inbox()
         self._expire(now)
         self._in_flight = self._builder.build()
@@ -221,10 +229,12 @@ class Scheduler:
     # -- inside --------------------------------------------------------------------------------
 
     def _drain_inbox(self) -> None:
-        while self._inbox:
-            entry = self._inbox.popleft()
+        while self.inbox:
+            entry = self.inbox.popleft()
             if isinstance(entry, ReqSpec):
                 self._arrive(entry)
+            elif not isinstance(entry, End):
+                entry()
             elif (req := self.queues.find(entry.req_id)) is not None:
                 self._finish(req, entry.reason)
             else:

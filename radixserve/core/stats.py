@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from radixserve.core.namespace_hits import NamespaceHits
 
 if TYPE_CHECKING:
     from radixserve.core.scheduler import Scheduler
@@ -26,6 +28,8 @@ class Counters:
     swapped_in_blocks: int = 0
     recomputed_tokens: int = 0
     """Tokens that had been computed before a preemption and were computed again."""
+    namespaces: NamespaceHits = field(default_factory=NamespaceHits)
+    """Prompt and cached tokens again, by namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class StepBuilder:
         """Those that have run before go first, unless somebody more urgent waits."""
         waiting = self._queues.waiting
         urgent = waiting.most_urgent()
-        for req in waiting.preempted:
+        for req in waiting.resuming:
             if urgent is not None and req.spec.priority == urgent.spec.priority:
                 yield req
         yield from self._policy.candidates(waiting, self)
@@ -251,7 +251,7 @@ class StepBuilder:
         if restores:
             match = replace(match, tail=None)
         tail = None if restores else self._private_tail(req, match, draft)
-        reserve = self._reserve_blocks()
+        reserve = self.reserve_blocks()
         acquired = self._cache.acquire(match, req.total_len, reserve=reserve, private_tail=tail)
         if acquired is None:
             return False
@@ -259,14 +259,14 @@ class StepBuilder:
         req.lease = acquired.lease
         req.computed_len = acquired.cached_len
         self._resume(req, draft, restores=restores)
+        if acquired.copy is not None:
+            draft.copies.append(acquired.copy)
+            sources = (req.leader, self._parent(req))
+            draft.forked.update(source.req_id for source in sources if source is not None)
         req.leader = None
         req.match_memo = None
         draft.admitted.add(req)
         self._policy.admitted(req)
-        if acquired.copy is not None:
-            draft.copies.append(acquired.copy)
-            if req.spec.fork_of is not None:
-                draft.forked.add(req.spec.fork_of)
         self._count_admission(req)
         return True
 
@@ -278,7 +278,7 @@ class StepBuilder:
         else:
             draft.swap_outs.pop(req, None)  # its host blocks may be another's by now
 
-    def _reserve_blocks(self) -> int:
+    def reserve_blocks(self) -> int:
         """Blocks that the running Reqs will want soon; a lone newcomer may have them all."""
         running = self._queues.running
         growth = self._growth.tokens
@@ -309,6 +309,7 @@ class StepBuilder:
         req.cached_len = req.computed_len
         self._counters.prompt_tokens += req.prompt_len
         self._counters.cached_tokens += req.cached_len
+        self._counters.namespaces.count(req.spec.namespace, req.prompt_len, req.cached_len)
 
     # -- prompts under way ---------------------------------------------------------------------
 

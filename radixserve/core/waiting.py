@@ -21,7 +21,7 @@ class WaitingQueue:
         sort_key: The policy's; equal keys keep the order of arrival.
     """
 
-    __slots__ = ("by_arrival", "by_urgency", "indexed", "num_tokens", "preempted")
+    __slots__ = ("by_arrival", "by_urgency", "indexed", "num_tokens", "resuming")
 
     def __init__(self, sort_key: Callable[[Req], Any]) -> None:
         self.by_arrival: SortedKeyList[Req] = SortedKeyList(key=lambda req: req.arrival)
@@ -30,7 +30,7 @@ class WaitingQueue:
         self.indexed: SortedKeyList[Req] = SortedKeyList(
             key=lambda req: (sort_key(req), req.arrival)
         )
-        self.preempted: SortedKeyList[Req] = SortedKeyList(key=queue_order)
+        self.resuming: SortedKeyList[Req] = SortedKeyList(key=queue_order)
         """Those that have run before, in order of urgency."""
         self.num_tokens = 0
         """Tokens of all the waiting Reqs."""
@@ -50,8 +50,8 @@ class WaitingQueue:
         self.by_arrival.add(req)
         self.by_urgency.add(req)
         self.indexed.add(req)
-        if req.num_preemptions:
-            self.preempted.add(req)
+        if req.has_run:
+            self.resuming.add(req)
         self.num_tokens += req.total_len
 
     def remove(self, req: Req) -> None:
@@ -59,8 +59,8 @@ class WaitingQueue:
         self.by_arrival.remove(req)
         self.by_urgency.remove(req)
         self.indexed.remove(req)
-        if req.num_preemptions:
-            self.preempted.remove(req)
+        if req.has_run:
+            self.resuming.remove(req)
         self.num_tokens -= req.total_len
 
     def oldest(self) -> Req | None:

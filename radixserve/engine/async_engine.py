@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from radixserve.engine.build import build_core
+from radixserve.engine.cache_control import CacheControl
 from radixserve.engine.stream import RequestStream
 from radixserve.errors import (
     BackendError,
@@ -54,6 +55,8 @@ class AsyncEngine:
 
     def __init__(self, core: EngineCore) -> None:
         self.core = core
+        self.cache = CacheControl(core, self._awaken)
+        """Looks at the cache, explains, pins and flushes it."""
         self._streams: dict[ReqId, RequestStream] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -144,6 +147,7 @@ class AsyncEngine:
             self.core.end(req_id)
         self._wake.set()
         await asyncio.shield(self._task)
+        self.core.close()
         self._worker.shutdown(wait=False)  # it has nothing left to do; to join it would block
 
     # -- requests ------------------------------------------------------------------------------
@@ -187,6 +191,11 @@ class AsyncEngine:
         self.core.end(fork_point)
         self._wake.set()
 
+    def _awaken(self) -> None:
+        self._require_ready()
+        self._idle.clear()
+        self._wake.set()
+
     def _require_ready(self) -> None:
         if self._death is not None:
             raise EngineDeadError("the engine has stopped after an internal error")
@@ -212,6 +221,11 @@ class AsyncEngine:
             raise
         finally:
             self._idle.set()
+            self.cache.close(
+                ShuttingDownError("the engine has stopped")
+                if self._death is None
+                else EngineDeadError("the engine has stopped after an internal error")
+            )
 
     async def _step(self) -> None:
         plan = self.core.schedule()

@@ -129,6 +129,7 @@ class _Search:
             request_id=f"{self._name}/{self._steps}/{place}",
             fork_of=self._fork_points[parent] if self._fork_points else "",
             is_fork_point=True,
+            is_next_step=bool(self._fork_points),
         )
 
     async def _run(self, requests: Sequence[GenerateRequest]) -> list[TextDelta]:

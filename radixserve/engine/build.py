@@ -17,6 +17,7 @@ from radixserve.core.scheduler import Scheduler
 from radixserve.core.swap_space import SwapSpace
 from radixserve.engine.engine_core import EngineCore
 from radixserve.engine.info import ModelInfo
+from radixserve.engine.kv_events import KVEventPublisher, default_topic
 from radixserve.engine.queue_limit import QueueLimit
 from radixserve.errors import ConfigError
 from radixserve.models.dtype import choose_dtype
@@ -69,7 +70,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     scheduler = _build_scheduler(
         config, loaded, kv_cache.num_blocks, _build_swap_space(config, runner, kv_cache, host_kv)
     )
-    return EngineCore(
+    core = EngineCore(
         scheduler=scheduler,
         runner=runner,
         tokenizer=tokenizer,
@@ -89,6 +90,20 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
         ),
         seed=config.seed,
     )
+    _publish_events(core, config.cache)
+    return core
+
+
+def _publish_events(core: EngineCore, cache: CacheConfig) -> None:
+    if cache.kv_events_endpoint is not None:
+        publisher = KVEventPublisher(
+            cache.kv_events_endpoint,
+            replay_endpoint=cache.kv_events_replay_endpoint,
+            topic=default_topic(core.info.name),
+            block_size=cache.block_size,
+        )
+        _log.info("KV events: %s, replay %s", publisher.endpoint, publisher.replay_endpoint)
+        core.publish_to(publisher)
 
 
 def _override(config: ModelConfig) -> str | None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from radixserve.core.scheduler import Scheduler
     from radixserve.core.stats import SchedulerStats
     from radixserve.engine.info import ModelInfo
+    from radixserve.engine.kv_events import KVEventPublisher
     from radixserve.engine.request import GenerateRequest, TextDelta
     from radixserve.runtime.model_runner import ModelRunner
     from radixserve.text.chat_template import ChatTemplate
@@ -107,8 +108,11 @@ class EngineCore:
         self._clock = clock
         self._live: dict[ReqId, _Live] = {}
         """A name stays in use until its last event has been given out."""
+        self._unstarted: dict[ReqId, Timing] = {}
+        """Of those for which no step has computed anything yet."""
         self._idle_steps = 0
         self._names = 0
+        self._kv_events: KVEventPublisher | None = None
 
     def __repr__(self) -> str:
         return f"<EngineCore {self.info.name} {self.scheduler!r}>"
@@ -127,6 +131,21 @@ class EngineCore:
     def stats(self) -> SchedulerStats:
         """Return counters and gauges as they are now."""
         return self.scheduler.stats()
+
+    @property
+    def now_s(self) -> float:
+        """The time on the clock that everything in here goes by."""
+        return self._clock()
+
+    def publish_to(self, publisher: KVEventPublisher) -> None:
+        """Tell `publisher` from now on what becomes of cached blocks; before the first step."""
+        self._kv_events = publisher
+        self.scheduler.cache.tree.events = []
+
+    def close(self) -> None:
+        """Let go of sockets, if there are any; idempotent. No step may follow."""
+        if self._kv_events is not None:
+            self._kv_events.close()
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -159,6 +178,7 @@ class EngineCore:
         self.check(request)
         if not self.has_room:
             queued = self.scheduler.queued_tokens
+            self.metrics.rejected("queue_full")
             raise QueueFullError(
                 f"{self.scheduler.num_queued} requests with {queued} tokens are waiting already; "
                 "try again later",
@@ -167,7 +187,9 @@ class EngineCore:
         output = OutputText(request, self.tokenizer)
         spec = self._spec_of(request)
         self.scheduler.add(spec)
-        self._live[spec.req_id] = _Live(output, Timing(self._clock()))
+        timing = Timing(self._clock())
+        self._live[spec.req_id] = _Live(output, timing)
+        self._unstarted[spec.req_id] = timing
         return spec.req_id
 
     def end(self, req_id: ReqId) -> None:
@@ -182,7 +204,10 @@ class EngineCore:
     def schedule(self) -> StepPlan:
         """Plan the next step."""
         self._scheduled_at = self._clock()
-        return self.scheduler.schedule(self._scheduled_at)
+        plan = self.scheduler.schedule(self._scheduled_at)
+        if self._unstarted:
+            self._note_starts(plan)
+        return plan
 
     def compute(self, plan: StepPlan) -> StepResult:
         """Run a plan's forward pass. The only part that may run in another thread.
@@ -203,8 +228,12 @@ class EngineCore:
             outputs = self.scheduler.fail(plan, str(result))
         else:
             outputs = self.scheduler.update(plan, result)
-        self._rate.observe(plan.num_tokens, self._clock() - self._scheduled_at)
+        num_tokens = plan.num_tokens
+        self._rate.observe(num_tokens, self._clock() - self._scheduled_at)
+        self.metrics.step(num_tokens)
         self._watch_progress(plan, outputs)
+        if self._kv_events is not None:
+            self._kv_events.publish(self.scheduler.cache.take_events())
         return list(self._events(outputs))
 
     def step(self) -> list[StepEvent]:
@@ -234,14 +263,23 @@ class EngineCore:
             req_id=ReqId(request.request_id) if request.request_id else self._new_name(),
             prompt=pack_ids(request.prompt_ids),
             params=replace(params, stop_token_ids=stops, seed=seed),
-            namespace=Namespace(model=self.info.name, salt=request.cache_salt),
+            namespace=Namespace(
+                model=self.info.name, salt=request.cache_salt, owner=request.cache_owner
+            ),
             priority=request.priority,
             hint=request.hint,
             tenant=request.tenant,
             deadline=None if request.timeout_s is None else self._clock() + request.timeout_s,
             fork_of=ReqId(request.fork_of) if request.fork_of else None,
             is_fork_point=request.is_fork_point,
+            is_next_step=request.is_next_step,
         )
+
+    def _note_starts(self, plan: StepPlan) -> None:
+        for row in plan.reqs:
+            timing = self._unstarted.pop(row.req_id, None)
+            if timing is not None:
+                timing.started_at = self._scheduled_at
 
     def _new_name(self) -> ReqId:
         """Return a name that no live request has, not even one that brought its own."""
@@ -265,10 +303,14 @@ class EngineCore:
                 yield self._event(live, output, now)
             if output.finish_reason is not None:
                 del self._live[output.req_id]
+                self._unstarted.pop(output.req_id, None)
 
     def _event(self, live: _Live, output: ReqOutput, now: float) -> StepEvent:
         delta = live.output.push(output)
-        live.timing.saw(len(output.new_token_ids), now)
+        num_new = len(output.new_token_ids)
+        gap = live.timing.saw(num_new, now)
+        if gap is not None:
+            self.metrics.gap(gap, num_new)
         if delta.finish_reason is not None:
             live.is_ended = True
             self.metrics.observe(live.timing, delta)

@@ -33,6 +33,8 @@ class GenerateRequest:
     skip_special_tokens: bool = True
     cache_salt: str = ""
     """Requests with different salts never share KV."""
+    cache_owner: str = ""
+    """Nor do those with different owners: the server puts the caller's name here."""
     priority: int = 0
     """Higher goes first."""
     hint: ReleaseHint = NO_HINT
@@ -51,6 +53,8 @@ class GenerateRequest:
     is_fork_point: bool = False
     """Keep the last, partly filled block when the request has ended by itself, for others that go
     on from there (`fork_of`): until `AsyncEngine.forget`, or until memory is short."""
+    is_next_step: bool = False
+    """This goes on with what `fork_of` began, and so before requests that have not run yet."""
 
 
 @dataclass(frozen=True, slots=True)

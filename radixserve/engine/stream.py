@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from radixserve.types import ReqId
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from radixserve.engine.async_engine import AsyncEngine
-    from radixserve.engine.request import GenerateRequest, TextDelta
+    from radixserve.engine.request import GenerateRequest, TextDelta, Usage
     from radixserve.errors import RadixServeError
+    from radixserve.types import FinishReason
 
 
 class RequestStream:
@@ -27,6 +29,11 @@ class RequestStream:
     def __init__(self, engine: AsyncEngine, request: GenerateRequest) -> None:
         self.request_id = ReqId("")
         """Known once the stream has been entered."""
+        self.usage: Usage | None = None
+        """As of what has been handed over last."""
+        self.finish_reason: FinishReason | None = None
+        self.first_output_at: float | None = None
+        """When the first output came, in seconds on the monotonic clock."""
         self._engine = engine
         self._request = request
         self._ready = asyncio.Event()
@@ -72,6 +79,10 @@ class RequestStream:
         if self._error is not None:
             return
         self._held = delta if self._held is None else self._held.merged_with(delta)
+        if self.usage is None:
+            self.first_output_at = time.monotonic()
+        self.usage = delta.usage
+        self.finish_reason = delta.finish_reason
         self._is_ended = delta.finish_reason is not None
         self._ready.set()
 

@@ -7,42 +7,85 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from radixserve.server.access_log import AccessLog
 from radixserve.server.auth import require_api_key
+from radixserve.server.cors import add_cors_headers, answer_preflights
 from radixserve.server.errors import error_middleware
 from radixserve.server.handlers.chat import post_chat
 from radixserve.server.handlers.completions import post_completions
 from radixserve.server.handlers.health import get_health, get_ready
 from radixserve.server.handlers.metrics import get_metrics
 from radixserve.server.handlers.models import get_model, get_models
+from radixserve.server.handlers.score import post_score
+from radixserve.server.handlers.tokenize import post_detokenize, post_tokenize
+from radixserve.server.handlers.version import get_version
+from radixserve.server.http_metrics import HttpMetrics
+from radixserve.server.keys import load_keys
+from radixserve.server.observe import observe
 from radixserve.server.request_id import add_request_id
-from radixserve.server.state import ENGINE, HTTP_CONFIG, TURNS
+from radixserve.server.state import ENGINE, HTTP_CONFIG, HTTP_METRICS, TURNS
 
 if TYPE_CHECKING:
+    from aiohttp.typedefs import Middleware
+
     from radixserve.config import HttpConfig
     from radixserve.engine.async_engine import AsyncEngine
+    from radixserve.server.observe import Observer, Tracer
 
 PREPARED_PER_ROUND = 4
 """About two milliseconds of the event loop; see `generation.read_json`."""
 
 
-def build_app(engine: AsyncEngine, config: HttpConfig) -> web.Application:
+def build_app(
+    engine: AsyncEngine, config: HttpConfig, *, tracer: Tracer | None = None
+) -> web.Application:
     """Return the application that serves `engine`.
 
     It neither starts nor stops the engine: see `run.serve`.
+
+    Args:
+        tracer: Makes a trace of each call.
+    Raises:
+        ConfigError: the keys cannot be used.
     """
+    http_metrics = HttpMetrics()
     app = web.Application(
         client_max_size=config.max_body_bytes,
-        middlewares=[error_middleware, require_api_key(config.api_key)],
+        middlewares=_middlewares(config, http_metrics, tracer),
     )
+    app[HTTP_METRICS] = http_metrics
     app[ENGINE] = engine
     app[HTTP_CONFIG] = config
     app[TURNS] = asyncio.Semaphore(PREPARED_PER_ROUND)
     app.on_response_prepare.append(add_request_id)
+    if config.cors_origins:
+        app.on_response_prepare.append(add_cors_headers(config.cors_origins))
     app.router.add_get("/health", get_health)
     app.router.add_get("/ready", get_ready)
     app.router.add_get("/metrics", get_metrics)
+    app.router.add_get("/version", get_version)
+    for root in ("", "/v1"):
+        app.router.add_post(f"{root}/tokenize", post_tokenize)
+        app.router.add_post(f"{root}/detokenize", post_detokenize)
     app.router.add_get("/v1/models", get_models)
     app.router.add_get("/v1/models/{model:.+}", get_model)
     app.router.add_post("/v1/completions", post_completions)
     app.router.add_post("/v1/chat/completions", post_chat)
+    app.router.add_post("/v1/score", post_score)
     return app
+
+
+def _middlewares(
+    config: HttpConfig, http_metrics: HttpMetrics, tracer: Tracer | None
+) -> list[Middleware]:
+    """Return them from the outside in: what is refused is logged, counted and in the envelope."""
+    observers: list[Observer] = [http_metrics]
+    if config.observe.access_log != "off":
+        observers.append(AccessLog(config.observe.access_log))
+    keys = load_keys(config.keys)
+    return [
+        observe(observers, tracer),
+        error_middleware,
+        *([answer_preflights(config.cors_origins)] if config.cors_origins else []),
+        require_api_key(keys, host=config.host, share_cache=config.keys.share_cache),
+    ]

@@ -1,6 +1,6 @@
-"""Every failure becomes OpenAI's error body, on every route, in one place.
+"""Every failure becomes an error body, on every route, in one place.
 
-    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+The body is OpenAI's, or Anthropic's on its routes: see `envelopes`.
 
 Handlers contain no `try`: they raise, and `error_middleware` answers. What the caller cannot change
 (a crash, a broken invariant) is logged with its traceback and told to the caller in neutral words.
@@ -26,6 +26,8 @@ from radixserve.errors import (
     RequestError,
     RequestTooLargeError,
 )
+from radixserve.server.envelopes import error_json
+from radixserve.server.exchange import current_exchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,12 +65,12 @@ class ErrorReply:
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def body(self) -> bytes:
-        """Return the JSON of the error, in OpenAI's envelope."""
-        return orjson.dumps({"error": self.details()})
+    def body(self, path: str) -> bytes:
+        """Return the JSON of the error, in the envelope of the path's API."""
+        return orjson.dumps(error_json(self, path))
 
     def details(self) -> dict[str, Any]:
-        """Return the envelope's content."""
+        """Return the content of OpenAI's envelope."""
         return {
             "message": self.message,
             "type": self.error_type,
@@ -76,10 +78,10 @@ class ErrorReply:
             "code": self.code,
         }
 
-    def response(self) -> web.Response:
-        """Return the response, with its status and headers."""
+    def response(self, path: str) -> web.Response:
+        """Return the response to a caller of that path, with its status and headers."""
         return web.Response(
-            status=self.status, body=self.body(), content_type=JSON_TYPE, headers=self.headers
+            status=self.status, body=self.body(path), content_type=JSON_TYPE, headers=self.headers
         )
 
 
@@ -121,7 +123,10 @@ async def error_middleware(request: web.Request, handler: Handler) -> web.Stream
         reply = reply_to(error)
         if reply.status >= 500:
             log_failure(error, request)
-        return reply.response()
+        exchange = current_exchange()
+        if exchange is not None:
+            exchange.error_code = reply.code
+        return reply.response(request.path)
 
 
 def _reply_to_request_error(error: RequestError) -> ErrorReply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,36 +12,51 @@ import orjson
 from aiohttp import web
 
 from radixserve.engine.request import GenerateRequest
-from radixserve.errors import ModelNotFoundError
+from radixserve.errors import ModelNotFoundError, UnsupportedFeatureError
+from radixserve.server.beam_choices import open_beams
+from radixserve.server.choice_deltas import open_choices
 from radixserve.server.errors import JSON_TYPE
-from radixserve.server.merge import open_streams
-from radixserve.server.protocol.answers import Envelope, fingerprint, usage_json
+from radixserve.server.protocol.answers import AnswerOptions, Envelope, fingerprint
 from radixserve.server.protocol.json_body import parse_json
+from radixserve.server.protocol.logprobs import TokenNames
 from radixserve.server.protocol.refusal import refusal
 from radixserve.server.protocol.sampling import (
     ModelLimits,
+    bad_word_ids,
     check_token_ids,
+    kept_len,
+    of_sibling,
     output_len,
     sampling_params_of,
     with_output_len,
 )
+from radixserve.server.protocol.token_facts import TokenFactsWriter
+from radixserve.server.protocol.usage import UsageTally
 from radixserve.server.sse import SSEWriter
 from radixserve.server.state import TURNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from radixserve.engine.async_engine import AsyncEngine
     from radixserve.engine.info import ModelInfo
-    from radixserve.engine.request import Usage
-    from radixserve.server.protocol.choices import ChoiceShape
+    from radixserve.engine.request import TextDelta
+    from radixserve.server.choice_deltas import ChoiceDeltas
+    from radixserve.server.protocol.choices import ChoiceShape, ChoiceWriter
     from radixserve.server.protocol.fields import GenerationFields
+    from radixserve.text.tokenizer import Tokenizer
+    from radixserve.types import SamplingParams
 
 ResultT = TypeVar("ResultT")
 
 INLINE_TEXT_LEN = 2048
 """Characters that are tokenized on the event loop; more go to a thread, so that running streams
 do not wait for them."""
+INLINE_SCORES = 256
+"""Log-probabilities of prompt tokens that are written on the event loop, likewise."""
+MAX_SEQUENCES = 2048
+"""Most sequences that one call may have generated."""
 
 
 async def read_json(request: web.Request) -> Any:
@@ -96,7 +112,7 @@ def envelope_for(
         model=info.name,
         system_fingerprint=fingerprint(info),
         shape=shape,
-        has_usage=fields.include_usage,
+        options=AnswerOptions.of(fields),
     )
 
 
@@ -116,54 +132,94 @@ def generate_requests_for(
     answer_id: str,
     asked_tokens: int | None,
     default_tokens: int | None,
+    tokenizer: Tokenizer | None = None,
 ) -> list[GenerateRequest]:
-    """Return what the engine runs for one call.
+    """Return what the engine runs for one call: the sequences of each prompt side by side.
 
     Args:
         asked_tokens: Output tokens the caller asked for.
         default_tokens: Output tokens when nothing was asked for; None is the rest of the context.
+        tokenizer: Spells `bad_words`.
     Raises:
-        InvalidRequestError: a prompt is empty or holds an unknown token, or sampling parameters
-            contradict each other or the vocabulary.
+        InvalidRequestError: a prompt is empty or holds an unknown token, sampling parameters
+            contradict each other or the vocabulary, or there are too many sequences.
         PromptTooLongError: a prompt and its output do not fit in the context.
     """
+    _check_num_sequences(fields, len(prompts))
     limits = limits_of(info)
-    params = sampling_params_of(fields, limits)
+    params = sampling_params_of(fields, limits, bad_words=_bad_words(fields, tokenizer))
+    kept = kept_len(
+        fields.truncate_prompt_tokens, asked=asked_tokens, default=default_tokens, limits=limits
+    )
+    per_prompt = 1 if fields.beam else fields.num_siblings
     requests = []
     for index, prompt in enumerate(prompts):
-        _check_prompt(prompt, limits)
+        ids = prompt.ids[-kept:]
+        _check_prompt(ids, prompt.param, limits)
         max_tokens = output_len(
-            prompt_len=len(prompt.ids),
+            prompt_len=len(ids),
             asked=asked_tokens,
             default=default_tokens,
             limits=limits,
             param=prompt.param,
         )
-        requests.append(
-            GenerateRequest(
-                prompt_ids=prompt.ids,
-                params=with_output_len(params, max_tokens),
-                stop=fields.stop_strings,
-                include_stop_str_in_output=fields.include_stop_str_in_output,
-                ignore_eos=fields.ignore_eos,
-                skip_special_tokens=fields.skip_special_tokens,
-                cache_salt=fields.cache_salt or "",
-                priority=fields.priority,
-                hint=fields.radix.release_hint(fields.priority),
-                tenant=fields.user or "",
-                timeout_s=fields.timeout_s,
-                request_id=f"{answer_id}-{index}",
+        first = _request_of(fields, ids, with_output_len(params, max_tokens))
+        requests += [
+            dataclasses.replace(
+                first,
+                params=of_sibling(first.params, place),
+                request_id=f"{answer_id}-{index * per_prompt + place}",
             )
-        )
+            for place in range(per_prompt)
+        ]
     return requests
 
 
-def _check_prompt(prompt: Prompt, limits: ModelLimits) -> None:
-    if not prompt.ids:
+def _request_of(
+    fields: GenerationFields, prompt_ids: Sequence[int], params: SamplingParams
+) -> GenerateRequest:
+    return GenerateRequest(
+        prompt_ids=prompt_ids,
+        params=params,
+        stop=fields.stop_strings,
+        include_stop_str_in_output=fields.include_stop_str_in_output,
+        ignore_eos=fields.ignore_eos,
+        skip_special_tokens=fields.skip_special_tokens,
+        cache_salt=fields.cache_salt or "",
+        priority=fields.priority,
+        hint=fields.radix.release_hint(fields.priority),
+        tenant=fields.user or "",
+        timeout_s=fields.timeout_s,
+    )
+
+
+def _check_num_sequences(fields: GenerationFields, num_prompts: int) -> None:
+    each = fields.beam.width if fields.beam else fields.num_siblings
+    if num_prompts * each > MAX_SEQUENCES:
+        param = "prompt" if num_prompts > each else "n"
         raise refusal(
-            f"{prompt.param}: the prompt is empty; it needs at least one token.", prompt.param
+            f"{param}: {num_prompts} prompts with {each} sequences each are "
+            f"{num_prompts * each}; one call may have {MAX_SEQUENCES}.",
+            param,
         )
-    check_token_ids(prompt.ids, limits, prompt.param)
+
+
+def _bad_words(
+    fields: GenerationFields, tokenizer: Tokenizer | None
+) -> tuple[tuple[int, ...], ...]:
+    if not fields.bad_words:
+        return ()
+    if tokenizer is None:
+        raise UnsupportedFeatureError(
+            "bad_words: this route does not support this parameter.", param="bad_words"
+        )
+    return bad_word_ids(fields.bad_words, tokenizer)
+
+
+def _check_prompt(ids: Sequence[int], param: str, limits: ModelLimits) -> None:
+    if not ids:
+        raise refusal(f"{param}: the prompt is empty; it needs at least one token.", param)
+    check_token_ids(ids, limits, param)
 
 
 async def answer(
@@ -174,7 +230,7 @@ async def answer(
     *,
     stream: bool,
 ) -> web.StreamResponse:
-    """Run the requests and send their text, in one piece or as it comes."""
+    """Run the requests and send their choices, in one piece or as they come."""
     if stream:
         return await _answer_in_events(request, engine, requests, envelope)
     return await _answer_whole(engine, requests, envelope)
@@ -183,14 +239,12 @@ async def answer(
 async def _answer_whole(
     engine: AsyncEngine, requests: Sequence[GenerateRequest], envelope: Envelope
 ) -> web.Response:
-    writers = [envelope.shape.writer(index) for index in range(len(requests))]
-    usages: dict[int, Usage] = {}
-    async with open_streams(engine, requests) as deltas:
-        async for index, delta in deltas:
-            writers[index].push(delta)
-            usages[index] = delta.usage
-    choices = [writer.whole() for writer in writers]
-    body = envelope.whole(choices, usage_json(usages.values()))
+    tally = UsageTally(_per_prompt(envelope.options))
+    writers = _writers(engine, requests, envelope)
+    async with _open(engine, requests, envelope.options, tally) as choices:
+        async for index, delta in choices:
+            await _push(writers[index], delta)
+    body = envelope.whole([writer.whole() for writer in writers], tally.json())
     return web.Response(body=orjson.dumps(body), content_type=JSON_TYPE)
 
 
@@ -200,14 +254,58 @@ async def _answer_in_events(
     requests: Sequence[GenerateRequest],
     envelope: Envelope,
 ) -> web.StreamResponse:
-    writers = [envelope.shape.writer(index) for index in range(len(requests))]
-    usages: dict[int, Usage] = {}
+    options = envelope.options
+    tally = UsageTally(_per_prompt(options))
+    writers = _writers(engine, requests, envelope)
     async with SSEWriter(request) as events:
-        async with open_streams(engine, requests) as deltas:
-            async for index, delta in deltas:
-                for choice in writers[index].push(delta):
-                    await events.send(envelope.chunk(choice))
-                usages[index] = delta.usage
-        if envelope.has_usage:
-            await events.send(envelope.usage_chunk(usage_json(usages.values())))
+        async with _open(engine, requests, options, tally) as choices:
+            async for index, delta in choices:
+                for choice in await _push(writers[index], delta):
+                    usage = tally.json() if options.has_running_usage else None
+                    await events.send(envelope.chunk(choice, usage))
+        if options.has_usage:
+            await events.send(envelope.usage_chunk(tally.json()))
     return events.response
+
+
+def _open(
+    engine: AsyncEngine,
+    requests: Sequence[GenerateRequest],
+    options: AnswerOptions,
+    tally: UsageTally,
+) -> AbstractAsyncContextManager[ChoiceDeltas]:
+    """Return where the choices come from."""
+    if options.beam is not None:
+        return open_beams(engine, requests, options, tally)
+    return open_choices(engine, requests, options, tally)
+
+
+def _per_prompt(options: AnswerOptions) -> int:
+    """Return the sequences of each prompt that are counted."""
+    return options.kept if options.beam else options.made
+
+
+def _writers(
+    engine: AsyncEngine, requests: Sequence[GenerateRequest], envelope: Envelope
+) -> list[ChoiceWriter]:
+    """Return a writer for each choice."""
+    options = envelope.options
+    per_prompt = 1 if options.beam else options.made
+    firsts = requests[::per_prompt]
+    writers: list[ChoiceWriter] = [
+        envelope.shape.writer(index) for index in range(len(firsts) * options.kept)
+    ]
+    if not options.has_token_facts:
+        return writers
+    names = TokenNames(engine.tokenizer, as_ids=options.names_tokens_by_id)
+    return [
+        TokenFactsWriter(writer, firsts[index // options.kept], options, names)
+        for index, writer in enumerate(writers)
+    ]
+
+
+async def _push(writer: ChoiceWriter, delta: TextDelta) -> list[dict[str, Any]]:
+    """Return the chunks of a delta; a long prompt's log-probabilities are written in a thread."""
+    if len(delta.prompt_logprobs) <= INLINE_SCORES:
+        return writer.push(delta)
+    return await asyncio.to_thread(writer.push, delta)

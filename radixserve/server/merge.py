@@ -6,13 +6,19 @@ import asyncio
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from radixserve.server.exchange import current_exchange, owned
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Sequence
 
     from radixserve.engine.async_engine import AsyncEngine
     from radixserve.engine.request import GenerateRequest, TextDelta
+    from radixserve.engine.stream import RequestStream
 
 ItemT = TypeVar("ItemT")
+
+TOKENS_PER_ROUND = 16_384
+"""Prompt tokens that are submitted in one round of the event loop: about a millisecond of it."""
 
 
 @asynccontextmanager
@@ -27,8 +33,24 @@ async def open_streams(
         RequestError: a request was refused; those submitted before it are aborted.
     """
     async with AsyncExitStack() as stack:
-        streams = [await stack.enter_async_context(engine.submit(one)) for one in requests]
+        streams: list[RequestStream] = []
+        stack.callback(_note, streams)
+        taken = 0
+        for one in requests:
+            stream = engine.submit(owned(one))
+            streams.append(stream)
+            await stack.enter_async_context(stream)
+            taken += len(one.prompt_ids)
+            if taken > TOKENS_PER_ROUND:
+                taken = 0
+                await asyncio.sleep(0)
         yield await stack.enter_async_context(aclosing(merge(streams)))
+
+
+def _note(streams: Sequence[RequestStream]) -> None:
+    exchange = current_exchange()
+    if exchange is not None:
+        exchange.note(streams)
 
 
 async def merge(streams: Sequence[AsyncIterable[ItemT]]) -> AsyncGenerator[tuple[int, ItemT], None]:

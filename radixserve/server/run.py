@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from radixserve.engine.load_log import log_load
 from radixserve.errors import ConfigError
 from radixserve.server.app import build_app
+from radixserve.server.keys import load_keys
+from radixserve.server.tracing import make_tracer
+from radixserve.server.wire import Connection, tls_context
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -55,7 +59,7 @@ async def serve(
         try:
             async with _listening(engine, config, listener):
                 with _signals() as signals:
-                    on_ready(_url(config.host, listener))
+                    on_ready(_url(config, listener))
                     await signals.get()
                     await _drain(engine, signals, grace_s=config.shutdown_grace_s)
         finally:
@@ -71,18 +75,55 @@ async def _listening(
     `handler_cancellation` makes a client that goes away cancel its handler, even while its
     request waits in the queue and nothing is written.
     """
+    endpoint = config.observe.otlp_endpoint
+    tracer = make_tracer(endpoint, model_name=engine.info.name) if endpoint else None
     runner = web.AppRunner(
-        build_app(engine, config),
+        build_app(engine, config, tracer=tracer),
         handle_signals=False,
         handler_cancellation=True,
         shutdown_timeout=LAST_WORDS_S,
     )
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, backlog=BACKLOG).start()
-        yield
+        async with _accepting(runner, config, listener), _logging_load(engine, config):
+            yield
     finally:
         await runner.cleanup()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
+
+
+@asynccontextmanager
+async def _accepting(
+    runner: web.AppRunner, config: HttpConfig, listener: socket.socket
+) -> AsyncIterator[None]:
+    """Turn connections into `Connection`s, which aiohttp's own sites would not."""
+    loop = asyncio.get_running_loop()
+    server = runner.server
+    assert server is not None
+    accepting = await loop.create_server(
+        lambda: Connection(server, loop=loop),
+        sock=listener,
+        backlog=BACKLOG,
+        ssl=tls_context(config),
+    )
+    try:
+        yield
+    finally:
+        accepting.close()
+
+
+@asynccontextmanager
+async def _logging_load(engine: AsyncEngine, config: HttpConfig) -> AsyncIterator[None]:
+    interval_s = config.observe.log_interval_s
+    if interval_s == 0:
+        yield
+        return
+    task = asyncio.create_task(log_load(engine.stats, interval_s=interval_s))
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 @contextmanager
@@ -115,6 +156,18 @@ async def _drain(
     await stopping
 
 
+def check_settings(config: HttpConfig) -> None:
+    """Read the files that the settings name, before seconds of loading a model.
+
+    Raises:
+        ConfigError: keys, certificate or the trace exporter cannot be used.
+    """
+    load_keys(config.keys)
+    tls_context(config)
+    if config.observe.otlp_endpoint is not None:
+        make_tracer(config.observe.otlp_endpoint, model_name="").close()
+
+
 def bind_socket(host: str, port: int) -> socket.socket:
     """Reserve an address. Nobody can connect to it before `serve` listens on it.
 
@@ -142,9 +195,10 @@ def _bind_message(host: str, port: int, failed: OSError) -> str:
     return f"port {port} on {host} cannot be opened: {failed.strerror}."
 
 
-def _url(host: str, listener: socket.socket) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{listener.getsockname()[1]}"
+def _url(config: HttpConfig, listener: socket.socket) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    scheme = "http" if config.tls_cert is None else "https"
+    return f"{scheme}://{host}:{listener.getsockname()[1]}"
 
 
 def raise_open_file_limit() -> None:

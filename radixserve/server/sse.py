@@ -1,24 +1,32 @@
 """Server-sent events: a stream that has a real HTTP status, one end and no silent failure.
 
 before the first event     nothing is sent; an exception becomes an ordinary error response
-after it                   an exception becomes an event ``data: {"error": ...}``
-always                     the last event is ``data: [DONE]``, unless the client has gone
+after it                   an exception becomes an event, in the shape of the route's API
+always                     the style's last event ends the stream, unless the client has gone
+while nothing happens      a comment every `KEEP_ALIVE_S`, which clients skip: proxies cut
+                           connections that are silent. The first one commits to status 200.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import orjson
 from aiohttp import web
 
 from radixserve.server.errors import log_failure, reply_to
+from radixserve.server.event_style import OPENAI_EVENTS, EventStyle
+from radixserve.server.exchange import current_exchange
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-_DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE_S = 15.0
+"""Common proxies give up after 30 or 60 seconds of silence."""
+
+_COMMENT = b": keep-alive\n\n"
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -40,18 +48,26 @@ class SSEWriter:
 
     Args:
         request: The request that the stream answers.
+        style: How the route's API writes events.
     """
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, style: EventStyle = OPENAI_EVENTS) -> None:
         self.response = web.StreamResponse(headers=_HEADERS)
         self._request = request
+        self._style = style
+        self._num_sent = 0
+        self._turn = asyncio.Lock()
+        self._num_writes = 0
+        self._keeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> SSEWriter:
+        self._keeper = asyncio.create_task(self._keep_alive())
         return self
 
     async def send(self, event: dict[str, Any]) -> None:
         """Write one event, after the headers if it is the first."""
-        await self._write(b"data: " + orjson.dumps(event) + b"\n\n")
+        await self._write(self._style.frame(event))
+        self._num_sent += 1
 
     async def __aexit__(
         self,
@@ -59,9 +75,9 @@ class SSEWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool:
+        await self._stop_keeper(waits=error is None or isinstance(error, Exception))
         if error is None:
-            await self._write(_DONE)
-            await self.response.write_eof()
+            await self._end()
             return False
         if not self.response.prepared or not isinstance(error, Exception):
             return False
@@ -72,11 +88,38 @@ class SSEWriter:
 
     async def _end_with(self, error: Exception) -> None:
         log_failure(error, self._request)
-        await self.send({"error": reply_to(error).details()})
-        await self._write(_DONE)
+        reply = reply_to(error)
+        exchange = current_exchange()
+        if exchange is not None:
+            exchange.error_code = reply.code
+        await self.send(self._style.error_event(reply, self._num_sent))
+        await self._end()
+
+    async def _end(self) -> None:
+        await self._write(self._style.end)
         await self.response.write_eof()
 
+    async def _keep_alive(self) -> None:
+        """Write a comment after each span in which nothing else was written."""
+        with contextlib.suppress(aiohttp.ClientConnectionResetError):
+            while True:
+                before = self._num_writes
+                await asyncio.sleep(KEEP_ALIVE_S)
+                if self._num_writes == before:
+                    await self._write(_COMMENT)
+
+    async def _stop_keeper(self, *, waits: bool) -> None:
+        """End the comments; if something comes after, not in the middle of one."""
+        assert self._keeper is not None
+        if waits:
+            async with self._turn:
+                self._keeper.cancel()
+        self._keeper.cancel()
+        await asyncio.wait([self._keeper])
+
     async def _write(self, data: bytes) -> None:
-        if not self.response.prepared:
-            await self.response.prepare(self._request)
-        await self.response.write(data)
+        async with self._turn:
+            self._num_writes += 1
+            if not self.response.prepared:
+                await self.response.prepare(self._request)
+            await self.response.write(data)

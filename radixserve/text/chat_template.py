@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
@@ -10,8 +11,11 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from radixserve.errors import InvalidRequestError, ModelLoadError
 from radixserve.text.control_tokens import ControlTokens, iter_strings, private_characters
 from radixserve.text.messages import normalize_messages
+from radixserve.text.reasoning import mentions_reasoning, opens_reasoning
 from radixserve.text.template_files import read_templates
 from radixserve.text.template_renderer import compile_template
+from radixserve.text.tool_calls.styles import detect_parser, mentions_calls, mentions_tools
+from radixserve.text.tool_prompt import with_calls_as_text, with_tools_as_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,9 +25,12 @@ if TYPE_CHECKING:
 
     from radixserve.text.control_tokens import Hidden
     from radixserve.text.tokenizer import Tokenizer
+    from radixserve.text.tool_calls.styles import ToolCallStyle
 
 RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message"})
 """Names that `template_kwargs` may not set: each has a field of its own."""
+_TAIL_LEN = 16
+"""Tokens at a prompt's end in which the opening of thoughts is looked for."""
 TRIMMED_SPACE = "\N{EM SPACE}"
 """Goes after the end marker: a template that trims its messages takes it away."""
 
@@ -49,7 +56,7 @@ class ChatTemplate:
 
     def __init__(self, templates: Mapping[str, str], tokenizer: Tokenizer) -> None:
         self._templates = {name: _compile(name, source) for name, source in templates.items()}
-        self._sources = tuple(templates.values())
+        self._sources = dict(templates)
         self._tokenizer = tokenizer
         self._control_tokens = ControlTokens(tokenizer)
 
@@ -75,6 +82,23 @@ class ChatTemplate:
         """Whether the model has any chat template."""
         return bool(self._templates)
 
+    @cached_property
+    def call_style(self) -> ToolCallStyle:
+        """How the model writes calls of tools, as far as its templates show it."""
+        return detect_parser("\n".join(self._sources.values()))
+
+    @cached_property
+    def has_reasoning(self) -> bool:
+        """Whether the model thinks in tags before it answers."""
+        return any(mentions_reasoning(source) for source in self._sources.values())
+
+    def opens_reasoning(self, prompt_ids: Sequence[int]) -> bool:
+        """Whether a prompt of this model ends by opening the thoughts of the answer."""
+        if not self.has_reasoning:
+            return False
+        tail = prompt_ids[-_TAIL_LEN:]
+        return opens_reasoning(self._tokenizer.decode(tail, skip_special_tokens=False))
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -91,7 +115,8 @@ class ChatTemplate:
             add_generation_prompt: End with what opens the assistant's next turn.
             continue_final_message: End with the last message's own text, its turn left open. The
                 last message must be the assistant's, and `add_generation_prompt` must be off.
-            tools: The tools that the model may call, as JSON objects.
+            tools: The tools that the model may call, as JSON objects. A template that knows none
+                gets them, and all calls and results, in plain text; see `tool_prompt`.
             template_kwargs: More variables for the template, such as `enable_thinking`.
 
         Raises:
@@ -140,7 +165,8 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None,
         template_kwargs: Mapping[str, Any] | None,
     ) -> _Chat:
-        template = self._choose(tools)
+        name = self._choose(tools)
+        template = self._templates[name]
         inputs = {
             **_checked_kwargs(template_kwargs or {}),
             "messages": normalize_messages(messages),
@@ -150,21 +176,30 @@ class ChatTemplate:
         if continue_final_message:
             _check_continuation(messages, add_generation_prompt=add_generation_prompt)
         try:
-            hidden = self._control_tokens.hide(inputs)
+            hidden = self._control_tokens.hide({**inputs, **self._as_text(name, inputs)})
         except RecursionError as error:
             raise InvalidRequestError("The chat is nested too deeply.", param="messages") from error
         if continue_final_message:
             return _Chat(self._render_open(template, hidden.value), hidden)
         return _Chat(self._run(template, hidden.value), hidden)
 
-    def _choose(self, tools: object) -> Template:
+    def _choose(self, tools: object) -> str:
         wanted = "tool_use" if tools and "tool_use" in self._templates else "default"
         if wanted in self._templates:
-            return self._templates[wanted]
+            return wanted
         raise InvalidRequestError(
             "This model has no chat template. Put a chat_template.jinja into its folder, start the "
             "server with a chat template, or use the completions endpoint."
         )
+
+    def _as_text(self, name: str, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Messages in which plain text stands for what the template of that name cannot show."""
+        source, turns, tools = self._sources[name], inputs["messages"], inputs["tools"]
+        if not mentions_calls(source):
+            turns = with_calls_as_text(turns)
+        if tools is None or mentions_tools(source):
+            return {"messages": turns}
+        return {"messages": with_tools_as_text(turns, tools), "tools": None}
 
     def _run(self, template: Template, inputs: Mapping[str, Any]) -> str:
         """Run a template that someone else wrote: whatever it raises, this chat is refused."""
@@ -188,7 +223,7 @@ class ChatTemplate:
         """
         *earlier, last = inputs["messages"]
         text = last["content"]
-        marker = next(private_characters([*iter_strings(inputs), *self._sources]))
+        marker = next(private_characters([*iter_strings(inputs), *self._sources.values()]))
         marked = {**last, "content": text + marker + TRIMMED_SPACE}
         rendered = self._run(template, {**inputs, "messages": [*earlier, marked]})
         kept, found, rest = rendered.rpartition(marker)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer as Backend
 
 from radixserve.errors import InvalidRequestError, ModelLoadError
+from radixserve.text.token_bytes import TokenBytes
 from radixserve.text.tokenizer_files import TokenizerSettings, read_settings
 
 if TYPE_CHECKING:
@@ -100,6 +101,11 @@ class Tokenizer:
         """Every special token's text and id."""
         added = self.backend.get_added_tokens_decoder()
         return {token.content: i for i, token in sorted(added.items()) if token.special}
+
+    @cached_property
+    def token_bytes(self) -> TokenBytes:
+        """What each token contributes to a text."""
+        return TokenBytes(self.backend)
 
     @property
     def bos_token_id(self) -> int | None:

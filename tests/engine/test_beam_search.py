@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -213,3 +214,20 @@ async def test_stop_tokens_come_only_after_the_least_length(start_engine: StartE
     for hypothesis in result.hypotheses:
         assert len(hypothesis.tokens) > 5
         assert not everything.intersection(hypothesis.tokens[:5])
+
+
+async def test_a_search_under_way_does_not_wait_again_for_those_behind_it(
+    start_engine: StartEngine,
+) -> None:
+    """Each of its steps is a request: it waits for a seat, not for what arrived before it did."""
+    engine = await start_engine(block_size=4, max_num_seqs=4)
+    search = asyncio.create_task(
+        beam_search(engine, ask(random_prompt(1, 9)), BeamParams(width=2, max_tokens=8))
+    )
+    await until(lambda: engine.stats().num_running > 0)
+    streams = [engine.submit(ask(random_prompt(first, 9), max_tokens=4)) for first in range(2, 150)]
+    async with AsyncExitStack() as stack:
+        for stream in streams:
+            await stack.enter_async_context(stream)
+        await search
+        assert engine.stats().num_waiting > len(streams) // 2

@@ -11,15 +11,16 @@ from radixserve.core.prefix_cache import PrefixCache
 from radixserve.core.req import ReqSpec
 from radixserve.core.scheduler import Scheduler
 from radixserve.core.swap_space import SwapSpace
-from radixserve.types import FinishReason, Namespace, ReqId, SamplingParams, pack_ids
-from tests.kit.fake_runner import FakeRunner
-from tests.kit.truth import continuation
+from radixserve.types import FinishReason, Namespace, ReqId, SamplingParams, pack_ids, unpack_ids
+from tests.kit.fake_runner import FakeRunner, score
+from tests.kit.truth import continuation, prompt_scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from radixserve.core.plan import ReqOutput, StepPlan, TransferCosts
     from radixserve.core.req import Req
+    from radixserve.types import TokenLogprob
 
 NAMELESS = Namespace()
 
@@ -33,13 +34,28 @@ def make_spec(
     namespace: Namespace = NAMELESS,
     priority: int = 0,
     fork_of: str | None = None,
+    min_tokens: int = 0,
+    scored_from: int | None = None,
+    logprobs: int | None = None,
     **fields: Any,
 ) -> ReqSpec:
-    """A spec with plain values in place of packed and nested ones."""
+    """A spec with plain values in place of packed and nested ones.
+
+    Args:
+        scored_from: First prompt position whose log-probability is asked for; None asks for none.
+    """
     return ReqSpec(
         req_id=ReqId(req_id),
         prompt=pack_ids(prompt),
-        params=SamplingParams(max_tokens=max_tokens, stop_token_ids=frozenset(stop), seed=0),
+        params=SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            stop_token_ids=frozenset(stop),
+            seed=0,
+            logprobs=logprobs,
+            prompt_logprobs=None if scored_from is None else 0,
+            prompt_logprobs_start=scored_from or 0,
+        ),
         namespace=namespace,
         priority=priority,
         fork_of=None if fork_of is None else ReqId(fork_of),
@@ -56,6 +72,7 @@ class Rig:
         cache: In place of a `PrefixCache` of that size.
         host_blocks: Blocks in the swap space.
         costs: What moving and computing KV cost, for `preemption_mode="auto"`.
+        max_forced: Most tokens that the runner forces after a sampled one.
         config: Fields of `SchedulerConfig`.
     """
 
@@ -69,6 +86,7 @@ class Rig:
         cache: PrefixCache | None = None,
         host_blocks: int = 0,
         costs: TransferCosts | None = None,
+        max_forced: int = 0,
         **config: Any,
     ) -> None:
         self.cache = cache or PrefixCache(num_blocks=num_blocks, block_size=block_size)
@@ -83,9 +101,11 @@ class Rig:
             block_size=block_size,
             vocab_size=vocab_size,
             namespace_of=lambda req_id: self.specs[req_id].namespace,
+            max_forced=max_forced,
         )
         self.specs: dict[str, ReqSpec] = {}
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
+        self.scores: defaultdict[str, list[TokenLogprob]] = defaultdict(list)
         self.finals: dict[str, ReqOutput] = {}
         self.now = 0.0
 
@@ -116,12 +136,25 @@ class Rig:
         for output in outputs:
             name = output.req_id
             assert name not in self.finals, f"{name} has had its final output already"
+            self._check_logprobs(output)
             self.tokens[name].extend(output.new_token_ids)
+            self.scores[name].extend(output.prompt_logprobs)
             assert output.output_len == len(self.tokens[name])
+            if output.new_token_ids:
+                assert self.scores[name] == prompt_scores(self.specs[name]), name
             if output.finish_reason is not None:
                 self.finals[name] = output
         leases = [req.lease for req in self.scheduler.queues.running.values()]
         assert not any(lease.tail_pin for lease in leases if lease), "a copy's source is still held"
+
+    def _check_logprobs(self, output: ReqOutput) -> None:
+        """The sampled token's comes with it, and only to those who asked."""
+        spec = self.specs[output.req_id]
+        if spec.params.logprobs is None or not output.new_token_ids:
+            assert output.logprobs == ()
+            return
+        before = unpack_ids(spec.prompt) + self.tokens[output.req_id]
+        assert output.logprobs[0] == score(before, output.new_token_ids[0])
 
     def step(self) -> StepPlan:
         """One whole step, a second long."""
@@ -159,5 +192,6 @@ class Rig:
     def assert_all_as_if_alone(self) -> None:
         """Every request has ended, with the tokens it would have produced alone."""
         assert set(self.finals) == set(self.specs)
-        for name in self.specs:
+        for name, spec in self.specs.items():
             assert self.tokens[name] == self.expected(name), name
+            assert self.scores[name] == prompt_scores(spec), name

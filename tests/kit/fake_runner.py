@@ -5,6 +5,9 @@ KV a real model would have put there. Before it computes a row it verifies that 
 really holds that row's prefix: invariant 10 and the promise that cached equals uncached, checked
 at every step.
 
+Like a model with a grammar it may force tokens after a sampled one, and like a model it tells how
+likely the prompt's tokens were: both are functions of the prefix alone.
+
 A prefix is a node of a trie that only grows, so that two slots agree if they hold the same object.
 """
 
@@ -13,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from radixserve.core.plan import StepResult
-from radixserve.types import Namespace, unpack_ids
+from radixserve.types import Namespace, TokenLogprob, unpack_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +31,34 @@ _MASK = (1 << 64) - 1
 def _mixed(digest: int, token: int) -> int:
     digest = ((digest ^ (token + 1)) * _MIX) & _MASK
     return digest ^ (digest >> 29)
+
+
+def _digest(tokens: Sequence[int]) -> int:
+    digest = 0
+    for token in tokens:
+        digest = _mixed(digest, token)
+    return digest
+
+
+def score(prefix: Sequence[int], token: TokenId) -> TokenLogprob:
+    """Return what the runner tells of `token` after `prefix`: no two places are told alike."""
+    return _score(_digest(prefix), len(prefix), token)
+
+
+def _score(digest: int, length: int, token: TokenId) -> TokenLogprob:
+    return TokenLogprob(token, -float(length), 1 + _mixed(digest, token) % 9973)
+
+
+def _scores(row: ScheduledReq, prefixes: Sequence[Prefix]) -> tuple[TokenLogprob, ...]:
+    assert row.scoring is not None
+    targets = unpack_ids(row.scoring.targets)
+    told = prefixes[row.scoring.first_row : row.scoring.first_row + len(targets)]
+    assert 0 < len(told) == len(targets), f"{row} wants scores of rows that it has not"
+    return tuple(before.score(token) for before, token in zip(told, targets, strict=True))
+
+
+def _wants_logprobs(row: ScheduledReq) -> bool:
+    return row.sampling is not None and row.sampling.params.logprobs is not None
 
 
 class Prefix:
@@ -51,6 +82,10 @@ class Prefix:
         """The sequence itself."""
         return (*self.parent.tokens, self.token) if self.parent else ()
 
+    def score(self, token: int) -> TokenLogprob:
+        """How likely `token` is after this."""
+        return _score(self.digest, self.length, token)
+
     def then(self, token: int) -> Prefix:
         """The prefix that is one token longer."""
         longer = self.longer.get(token)
@@ -73,6 +108,7 @@ class FakeRunner:
         block_size: Tokens a block.
         vocab_size: Next tokens are drawn from 0 .. vocab_size - 1 by a hash of the whole prefix.
         namespace_of: Tells which namespace a Req belongs to.
+        max_forced: Most tokens forced after a sampled one; after many of them none is.
     """
 
     def __init__(
@@ -81,9 +117,11 @@ class FakeRunner:
         block_size: int,
         vocab_size: int,
         namespace_of: Callable[[ReqId], Namespace] = lambda _: Namespace(),
+        max_forced: int = 0,
     ) -> None:
         self.block_size = block_size
         self.vocab_size = vocab_size
+        self.max_forced = max_forced
         self.computed_tokens = 0
         self.copied_tokens = 0
         self.swapped_out_blocks = 0
@@ -96,21 +134,42 @@ class FakeRunner:
         self._roots: dict[Namespace, Prefix] = {}
 
     def execute(self, plan: StepPlan, row_errors: Mapping[int, str] | None = None) -> StepResult:
-        """Swap, make the copies, compute every row, and return the next tokens."""
+        """Swap, make the copies, compute every row, and say what follows and how likely it was."""
         self._swap(plan)
         self._copy(plan)
-        tokens = tuple(self._compute(row) for row in plan.reqs)
-        return StepResult(plan.step, tokens, row_errors or {})
+        rows = [self._compute(row) for row in plan.reqs]
+        drawn = {
+            at: self._drawn(prefixes[-1].digest)
+            for at, (row, prefixes) in enumerate(zip(plan.reqs, rows, strict=True))
+            if row.sampling is not None
+        }
+        return StepResult(
+            plan.step,
+            tuple(drawn[at][0] if at in drawn else None for at in range(len(rows))),
+            row_errors or {},
+            forced_tokens={at: tokens[1:] for at, tokens in drawn.items() if tokens[1:]},
+            logprobs={
+                at: rows[at][-1].score(tokens[0])
+                for at, tokens in drawn.items()
+                if _wants_logprobs(plan.reqs[at])
+            },
+            prompt_logprobs={
+                at: _scores(row, rows[at])
+                for at, row in enumerate(plan.reqs)
+                if row.scoring is not None
+            },
+        )
 
-    def next_token(self, prefix: Sequence[int]) -> TokenId:
-        """Return the token that follows `prefix`: a function of it and of nothing else."""
-        digest = 0
-        for token in prefix:
-            digest = _mixed(digest, token)
-        return self._drawn(digest)
+    def next_tokens(self, prefix: Sequence[int]) -> tuple[TokenId, ...]:
+        """Return the token that follows `prefix` and those forced after it: a function of it."""
+        return self._drawn(_digest(prefix))
 
-    def _drawn(self, digest: int) -> TokenId:
-        return (digest >> 17) % self.vocab_size
+    def _drawn(self, digest: int) -> tuple[TokenId, ...]:
+        token = (digest >> 17) % self.vocab_size
+        digest = _mixed(digest, token)
+        count = (digest >> 23) % (2 * self.max_forced + 1)
+        forced = (_mixed(digest, i) >> 13 for i in range(count if count <= self.max_forced else 0))
+        return (token, *(value % self.vocab_size for value in forced))
 
     def _swap(self, plan: StepPlan) -> None:
         for swap in plan.swap_outs:
@@ -141,14 +200,17 @@ class FakeRunner:
             assert prefix is not None, f"step {plan.step} copies a slot that was never written"
             self.slots[slot] = prefix
 
-    def _compute(self, row: ScheduledReq) -> TokenId | None:
+    def _compute(self, row: ScheduledReq) -> list[Prefix]:
+        """Write a row's KV; return the prefix that each of its tokens ends."""
         table = unpack_ids(row.block_table)
         prefix = self._read(table, row.start, self._namespace_of(row.req_id))
+        prefixes = []
         for token in unpack_ids(row.token_ids):
             prefix = prefix.then(token)
+            prefixes.append(prefix)
             self.slots[self._slot(table, prefix.length - 1)] = prefix
         self.computed_tokens += row.extend_len
-        return self._drawn(prefix.digest) if row.sampling is not None else None
+        return prefixes
 
     def _read(self, table: list[int], length: int, namespace: Namespace) -> Prefix:
         """Return the prefix held by the first `length` slots, each of which must agree with it."""

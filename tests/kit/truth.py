@@ -11,12 +11,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from radixserve.types import Namespace, unpack_ids
+from tests.kit.fake_runner import score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from radixserve.core.radix_tree import RadixTree
     from radixserve.core.req import ReqSpec
+    from radixserve.types import TokenLogprob
     from tests.kit.fake_runner import FakeRunner
 
 Tokens = tuple[int, ...]
@@ -35,12 +37,21 @@ def continuation(runner: FakeRunner, spec: ReqSpec) -> list[int]:
     """What a request produces when it is alone and nothing is cached."""
     prefix = tuple(unpack_ids(spec.prompt))
     output: list[int] = []
-    while len(output) < spec.params.max_tokens:
-        token = runner.next_token(prefix)
-        prefix, output = (*prefix, token), [*output, token]
-        if token in spec.params.stop_token_ids and len(output) >= spec.params.min_tokens:
-            break
-    return output
+    while True:
+        for token in runner.next_tokens((*prefix, *output)):
+            output.append(token)
+            is_stop = token in spec.params.stop_token_ids and len(output) >= spec.params.min_tokens
+            if is_stop or len(output) == spec.params.max_tokens:
+                return output
+
+
+def prompt_scores(spec: ReqSpec) -> list[TokenLogprob]:
+    """What a request is told of its prompt, from the first position it asks for."""
+    params, prompt = spec.params, unpack_ids(spec.prompt)
+    if params.prompt_logprobs is None:
+        return []
+    first = max(1, params.prompt_logprobs_start)
+    return [score(prompt[:at], prompt[at]) for at in range(first, len(prompt))]
 
 
 def paths_of(tree: RadixTree) -> dict[Path, int]:

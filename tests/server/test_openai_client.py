@@ -8,7 +8,7 @@ import openai
 import pytest
 import pytest_asyncio
 
-from radixserve.config import HttpConfig
+from radixserve.config import HttpConfig, KeyConfig
 from tests.server.conftest import MODEL
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ TURNS: list[ChatCompletionMessageParam] = [{"role": "user", "content": "the parr
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def url(serve_shared: ServeShared) -> str:
-    client = await serve_shared(HttpConfig(api_key=KEY))
+    client = await serve_shared(HttpConfig(keys=KeyConfig(api_keys=(KEY,))))
     return str(client.make_url("/v1"))
 
 

@@ -12,6 +12,7 @@ from radixserve.config import (
     CacheConfig,
     EngineConfig,
     HttpConfig,
+    KeyConfig,
     ModelConfig,
     SchedulerConfig,
     ServerConfig,
@@ -113,7 +114,18 @@ def test_an_override_of_none_means_choose_for_me(tmp_path: Path) -> None:
         ("engine.num_threads", 0, "engine.num_threads must be at least 1; got 0"),
         ("engine.seed.deep", 1, "engine.seed must be a whole number, not a table"),
         ("http.port", 70000, "http.port must be from 0 to 65535; got 70000"),
-        ("http.api_key", "", "http.api_key must be not empty"),
+        ("http.keys.api_keys", [""], "http.keys.api_keys must be not empty, each of them"),
+        ("http.keys.api_keys", "k", "http.keys.api_keys must be a list, not text in quotes"),
+        (
+            "http.keys.api_keys",
+            [1],
+            "http.keys.api_keys must be text in quotes, not a whole number",
+        ),
+        ("http.cors_origins", ["example.org"], "must be * or like https://example.org; got"),
+        ("http.tls_cert", "a.pem", "http.tls_cert must be given together with tls_key"),
+        ("http.max_sequences", 0, "http.max_sequences must be >= 1; got 0"),
+        ("http.observe.access_log", "xml", "http.observe.access_log must be json or text or off"),
+        ("http.observe.log_interval_s", -1, "http.observe.log_interval_s must be >= 0; got -1"),
     ],
 )
 def test_a_wrong_override_names_its_key_and_what_is_allowed(
@@ -132,9 +144,19 @@ def test_a_wrong_key_in_a_file_names_the_file(tmp_path: Path) -> None:
 
 def test_a_secret_of_the_wrong_type_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config(overrides={"http.api_key": 123456})
+        load_config(overrides={"http.keys.api_keys": [123456]})
     assert "123456" not in str(caught.value)
-    assert "s3cret" not in repr(HttpConfig(api_key="s3cret"))
+    with pytest.raises(ConfigError) as caught:
+        KeyConfig(api_keys=("s3cret", ""))
+    assert "s3cret" not in str(caught.value)
+    keys = KeyConfig(api_keys=("s3cret",), admin_api_keys=("s3cret",))
+    assert "s3cret" not in repr(ServerConfig(http=HttpConfig(keys=keys)))
+
+
+def test_a_list_comes_from_the_file_or_from_an_override(tmp_path: Path) -> None:
+    path = written(tmp_path, '[http.keys]\napi_keys = ["a", "b"]\n')
+    assert load_config(path).http.keys.api_keys == ("a", "b")
+    assert load_config(path, {"http.keys.api_keys": ["c"]}).http.keys.api_keys == ("c",)
 
 
 def test_a_file_that_is_missing_or_not_toml_is_a_config_error(tmp_path: Path) -> None:
@@ -159,8 +181,8 @@ def test_an_override_below_a_value_is_a_config_error() -> None:
         ("engine.cache.prefix_cache = false", ("engine.cache.prefix_cache", False)),
         ("http.host=0.0.0.0", ("http.host", "0.0.0.0")),
         ("engine.model.model=org/name", ("engine.model.model", "org/name")),
-        ('http.api_key="1234"', ("http.api_key", "1234")),
-        ("http.api_key=a=b", ("http.api_key", "a=b")),
+        ('http.keys.api_keys=["1234"]', ("http.keys.api_keys", ["1234"])),
+        ("http.keys.api_key_file=a=b", ("http.keys.api_key_file", "a=b")),
     ],
 )
 def test_an_override_is_read_as_toml_and_else_as_text(

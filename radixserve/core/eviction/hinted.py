@@ -38,7 +38,7 @@ class HintedIndex(EvictionIndex):
     def __init__(self, plain: EvictionIndex, *, max_held_blocks: int) -> None:
         self.needs_digests = plain.needs_digests
         self.plain = plain
-        self.budget = HoldBudget(max_held_blocks)
+        self.budget: HoldBudget = HoldBudget(max_held_blocks)
         self._cold = LruIndex()
         self._held: SortedList[tuple[int, float, int, Node]] = SortedList()
         self._by_end: SortedList[tuple[float, int, Node]] = SortedList()
@@ -93,6 +93,13 @@ class HintedIndex(EvictionIndex):
         assert leaf is not None
         self._unmark(leaf)
         return leaf
+
+    def remark(self, leaf: Node, hold: Hold | None) -> None:
+        """File a leaf anew if its old mark held it. Complexity: that of `add`."""
+        is_marked = self._unmark(leaf)
+        leaf.hold = hold
+        if is_marked:
+            self.add(leaf)
 
     def held(self) -> Iterator[Node]:
         """The leaves that are held, the one that goes first among them first."""

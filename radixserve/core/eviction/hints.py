@@ -66,6 +66,8 @@ class Hold:
     until_s: float
     """On the clock of `tick`; `COLD_S` if it goes first."""
     priority: int = 0
+    is_pinned: bool = False
+    """Whether `pins` has counted it already, so that it stays held whatever else is."""
 
     @property
     def is_cold(self) -> bool:

@@ -26,14 +26,26 @@ class HoldBudget:
     def __repr__(self) -> str:
         return f"<HoldBudget {self.num_blocks} of {self.max_blocks} blocks>"
 
+    def cost(self, end: Node, num_blocks: int | None = None) -> int:
+        """Return the blocks that holding a path would add to the count.
+
+        Args:
+            end: Where the path ends.
+            num_blocks: Leading blocks of `end` that the path has; all of them when None.
+        Complexity: O(depth).
+        """
+        cost = sum(len(node.blocks) for node in _path(end) if node not in self._charges)
+        if num_blocks is not None and end not in self._charges:
+            cost -= len(end.blocks) - num_blocks
+        return cost
+
     def try_hold(self, leaf: Node) -> bool:
         """Count a leaf's path, unless that is more than the budget. Complexity: O(depth)."""
-        path = list(_path(leaf))
-        cost = sum(len(node.blocks) for node in path if node not in self._charges)
+        cost = self.cost(leaf)
         if self.num_blocks + cost > self.max_blocks:
             return False
         self.num_blocks += cost
-        for node in path:
+        for node in _path(leaf):
             count, blocks = self._charges.get(node, (0, len(node.blocks)))
             self._charges[node] = (count + 1, blocks)
         return True

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from radixserve.core.eviction.hints import Hold
+    from radixserve.core.eviction.hold_budget import HoldBudget
     from radixserve.core.node import Node
 
 
@@ -20,6 +22,9 @@ class EvictionIndex(Protocol):
 
     needs_digests: bool = False
     """Whether the tree is to keep `Node.digest`, which costs a checksum of all that is inserted."""
+
+    budget: HoldBudget | None = None
+    """What holds may keep; None where the order knows of none."""
 
     def add(self, leaf: Node) -> None:
         """Take in a node that has just become an unlocked leaf."""
@@ -36,6 +41,10 @@ class EvictionIndex(Protocol):
     def evicted(self, leaf: Node) -> None:
         """Forget a leaf that is given up for ever without having been `first`."""
         self.remove(leaf)
+
+    def remark(self, leaf: Node, hold: Hold | None) -> None:
+        """Give a leaf in here a mark that holds it for a shorter time, or none."""
+        leaf.hold = hold
 
     def __iter__(self) -> Iterator[Node]:
         """All the leaves, in order."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from radixserve.server.protocol.body import INT32_MAX, RequestBody
-from radixserve.server.protocol.fields import GenerationFields, parse_fields
+from radixserve.server.protocol.fields import MAX_LOGPROBS, GenerationFields, parse_fields
 from radixserve.server.protocol.refusal import refusal
+from radixserve.server.protocol.tools import ToolChoiceField, ToolsField, ToolUse, tool_use_of
 from radixserve.server.protocol.unbuilt import CHAT_UNBUILT
 
 MAX_MESSAGES = 8192
@@ -103,14 +105,21 @@ class ChatMessage(RequestBody):
             message["role"] = "system"
         if self.content is None and self.refusal is not None:
             message["content"] = self.refusal
+        if self.reasoning is not None:
+            message.setdefault("reasoning_content", self.reasoning)
         return message
+
+    @property
+    def text(self) -> str:
+        """The content's text."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "".join([part.text for part in self.content if isinstance(part, TextPart)])
 
     @property
     def text_len(self) -> int:
         """Characters of the content."""
-        if self.content is None or isinstance(self.content, str):
-            return len(self.content or "")
-        return sum(len(part.text) for part in self.content if isinstance(part, TextPart))
+        return len(self.text)
 
 
 class ChatRequest(GenerationFields):
@@ -126,6 +135,32 @@ class ChatRequest(GenerationFields):
     """Whether the template opens the assistant's turn; true unless a final message goes on."""
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    logprobs: bool = False
+    """Tell each token's log-probability."""
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] = 0
+    """And those of so many likeliest tokens."""
+    tools: ToolsField = Field(default_factory=list)
+    tool_choice: ToolChoiceField = "auto"
+    parallel_tool_calls: bool = True
+    """False: an answer has one call at most."""
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens told beside each token."""
+        return self.top_logprobs if self.logprobs else None
+
+    @cached_property
+    def tool_use(self) -> ToolUse:
+        """What the request says of tools.
+
+        Raises:
+            InvalidRequestError: it makes no sense; `parse_chat` has made sure that it does.
+        """
+        return tool_use_of(
+            [tool.function for tool in self.tools],
+            self.tool_choice,
+            allows_parallel_calls=self.parallel_tool_calls,
+        )
 
     @property
     def asked_tokens(self) -> int | None:
@@ -141,8 +176,8 @@ class ChatRequest(GenerationFields):
 
     @property
     def text_len(self) -> int:
-        """Characters of all messages."""
-        return sum(message.text_len for message in self.messages)
+        """Characters of all that is rendered, about."""
+        return sum(message.text_len for message in self.messages) + self.tool_use.text_len
 
     def template_messages(self) -> list[dict[str, Any]]:
         """Return the messages as `ChatTemplate` takes them."""
@@ -159,8 +194,11 @@ def parse_chat(body: Any, *, ignore_unknown: bool = False) -> ChatRequest:
     newer = parsed.max_completion_tokens
     if newer is not None and parsed.max_tokens not in (None, newer):
         raise refusal("max_tokens and max_completion_tokens differ; send one.", "max_tokens")
+    if parsed.top_logprobs and not parsed.logprobs:
+        raise refusal("top_logprobs: only allowed when logprobs is true.", "top_logprobs")
     if parsed.continue_final_message:
         _check_continuation(parsed)
+    _ = parsed.tool_use
     return parsed
 
 

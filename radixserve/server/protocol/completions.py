@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from radixserve.server.protocol.body import INT32_MAX
-from radixserve.server.protocol.fields import GenerationFields, TokenIds, parse_fields
+from radixserve.server.protocol.fields import (
+    MAX_N,
+    GenerationFields,
+    TokenIds,
+    TopCount,
+    parse_fields,
+)
+from radixserve.server.protocol.refusal import refusal
 from radixserve.server.protocol.unbuilt import COMPLETION_UNBUILT
 
 if TYPE_CHECKING:
@@ -50,23 +57,57 @@ PromptField = Annotated[
 
 
 class CompletionRequest(GenerationFields):
-    """One call of ``POST /v1/completions``: one prompt or several, one choice for each."""
+    """One call of ``POST /v1/completions``: one prompt or several, `n` choices for each."""
 
     prompt: PromptField
-    max_tokens: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
-    """`DEFAULT_MAX_TOKENS` when left out, less where the context ends before."""
+    max_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
+    """`DEFAULT_MAX_TOKENS` when left out, less where the context ends before. 0 only asks about
+    the prompt, with `echo` or `prompt_logprobs`."""
+    echo: bool = False
+    """Begin each choice with its prompt."""
+    logprobs: TopCount = None
+    """Tell each token's log-probability, and those of so many likeliest tokens."""
+    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    """Generate so many for each prompt and return the `n` of the highest log-probability per
+    token. The token that ends an output is not counted."""
     add_special_tokens: bool = True
     """Whether the tokenizer may add its begin-of-sequence token to a text."""
 
     @property
     def prompts(self) -> Sequence[str | list[int]]:
-        """The prompts, one for each choice."""
+        """The prompts, in order."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
         if isinstance(prompt[0], int):
             return [prompt]
         return prompt
+
+    @property
+    def num_siblings(self) -> int:
+        """Sequences generated for each prompt."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens told beside each token."""
+        return self.logprobs
+
+    @property
+    def num_echo_logprobs(self) -> int | None:
+        """The same for the prompt's tokens."""
+        return self.logprobs if self.echo else None
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether only the prompt is asked about."""
+        return self.max_tokens == 0
+
+    @property
+    def asked_tokens(self) -> int | None:
+        """Output tokens to be generated, if the caller says how many. Nothing is told of the one
+        that a prompt needs to be looked at."""
+        return 1 if self.scores_only else self.max_tokens
 
     def prompt_param(self, index: int) -> str:
         """Return the name of one prompt, as the caller would write it."""
@@ -75,5 +116,37 @@ class CompletionRequest(GenerationFields):
 
 
 def parse_completion(body: Any, *, ignore_unknown: bool = False) -> CompletionRequest:
-    """Return the typed request; see `parse_fields` for what it raises."""
-    return parse_fields(body, CompletionRequest, COMPLETION_UNBUILT, ignore_unknown=ignore_unknown)
+    """Return the typed request; see `parse_fields` for what it raises.
+
+    Raises:
+        InvalidRequestError: also where two fields contradict each other.
+    """
+    parsed = parse_fields(
+        body, CompletionRequest, COMPLETION_UNBUILT, ignore_unknown=ignore_unknown
+    )
+    _check_best_of(parsed)
+    if parsed.scores_only:
+        _check_scoring(parsed)
+    return parsed
+
+
+def _check_best_of(parsed: CompletionRequest) -> None:
+    if parsed.num_siblings < parsed.n:
+        raise refusal(
+            f"best_of: input should be at least n ({parsed.n}); got {parsed.best_of}.", "best_of"
+        )
+    if parsed.stream and parsed.num_siblings > parsed.n:
+        raise refusal(
+            "best_of: which outputs are best is known when all have ended; "
+            "a stream needs best_of equal to n.",
+            "best_of",
+        )
+
+
+def _check_scoring(parsed: CompletionRequest) -> None:
+    if not parsed.echo and parsed.prompt_logprobs is None:
+        raise refusal("max_tokens: 0 needs echo or prompt_logprobs.", "max_tokens")
+    if parsed.min_tokens:
+        raise refusal("min_tokens: must be 0 where max_tokens is 0.", "min_tokens")
+    if parsed.beam is not None:
+        raise refusal("max_tokens: must be at least 1 with use_beam_search.", "max_tokens")

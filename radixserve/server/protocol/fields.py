@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag, ValidationError
+from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError
 
+from radixserve.server.protocol.beam import MAX_BEAM_WIDTH, BeamOptions, check_beam
 from radixserve.server.protocol.body import INT32_MAX, RequestBody
 from radixserve.server.protocol.hints import RadixHints
 from radixserve.server.protocol.refusal import INVALID_TYPE, UNKNOWN, refusal, refusal_of
@@ -17,13 +18,30 @@ if TYPE_CHECKING:
 
     from radixserve.server.protocol.unbuilt import Unbuilt
 
+MAX_N = 128
+"""Most sequences for each prompt, kept or not."""
+MAX_LOGPROBS = 20
+"""Most likeliest tokens told beside one."""
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LEN = 1024
 """Characters. A stop string is compared with every piece of text, so its length is bounded."""
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_LEN = 64
+"""Characters. Both are looked at for every token, so both are bounded, as are the next two."""
+MAX_ALLOWED_TOKENS = 4096
+MAX_LOGIT_BIASES = 1024
 
 TokenIdField = Annotated[int, Field(ge=0, le=INT32_MAX)]
 TokenIds = Annotated[list[TokenIdField], Field(fail_fast=True)]
 """fail_fast: one error is reported, and a million wrong items must not make a million errors."""
+
+
+def _none_if_false(value: Any) -> Any:
+    return None if value is False else value
+
+
+TopCount = Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS), BeforeValidator(_none_if_false)]
+"""How many likeliest tokens to tell; false is as good as null."""
 
 
 def _branch_of_stop(value: Any) -> str:
@@ -38,6 +56,16 @@ StopField = Annotated[
 ]
 
 
+def _branch_of_early_stopping(value: Any) -> str:
+    return "<string>" if isinstance(value, str) else "<bool>"
+
+
+EarlyStoppingField = Annotated[
+    Annotated[bool, Tag("<bool>")] | Annotated[Literal["never"], Tag("<string>")],
+    Discriminator(_branch_of_early_stopping),
+]
+
+
 class StreamOptions(RequestBody):
     """What a stream tells besides its text."""
 
@@ -45,7 +73,8 @@ class StreamOptions(RequestBody):
     """Send one more chunk, with the usage and no choices, before the end."""
     include_obfuscation: bool = False
     """Accepted and unused: it pads events against observers of their length."""
-    continuous_usage_stats: Literal[False] = False
+    continuous_usage_stats: bool = False
+    """Put the usage so far into every chunk."""
 
 
 class GenerationFields(RequestBody):
@@ -67,9 +96,40 @@ class GenerationFields(RequestBody):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
-    logit_bias: dict[str, Any] = Field(default_factory=dict)
+    logit_bias: dict[str, Any] = Field(default_factory=dict, max_length=MAX_LOGIT_BIASES)
     """Token id, as a string of digits, to a value from -100 to 100."""
+    allowed_token_ids: (
+        Annotated[
+            list[TokenIdField], Field(min_length=1, max_length=MAX_ALLOWED_TOKENS, fail_fast=True)
+        ]
+        | None
+    ) = None
+    """Nothing but these, and what ends the output, is sampled."""
+    bad_words: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MAX_BAD_WORD_LEN)]],
+        Field(max_length=MAX_BAD_WORDS, fail_fast=True),
+    ] = Field(default_factory=list)
+    """Texts whose tokens the output must not contain, at a word's start or inside one."""
+    n: Annotated[int, Field(ge=1, le=MAX_N)] = 1
+    """Choices for each prompt. A seed is the first one's: the others have the seeds after it."""
+    prompt_logprobs: TopCount = None
+    """Tell each prompt token's log-probability, and those of so many likeliest tokens."""
+    prompt_logprob_start: Annotated[int, Field(ge=0, le=INT32_MAX)] = 0
+    """The first prompt position told of. What is cached before it is not computed again."""
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    """Keep so many of the prompt's last tokens; -1: as many as leave room for the output."""
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    """Write tokens in log-probabilities as ``token_id:<id>``."""
+    use_beam_search: bool | None = None
+    """Look for the likeliest outputs in place of sampling; `beam_width` alone asks for it too."""
+    beam_width: Annotated[int, Field(ge=1, le=MAX_BEAM_WIDTH)] | None = None
+    """Hypotheses kept at each step; `n` when left out."""
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
+    """A hypothesis is worth its log-probability over its length to this power."""
+    early_stopping: EarlyStoppingField = False
     min_tokens: Annotated[int, Field(ge=0, le=INT32_MAX)] = 0
+    """No stop token is sampled before; a stop string ends the output at any length."""
     stop: StopField = Field(default_factory=list)
     stop_token_ids: Annotated[list[TokenIdField], Field(max_length=1024, fail_fast=True)] = Field(
         default_factory=list
@@ -100,14 +160,78 @@ class GenerationFields(RequestBody):
         """Whether the stream ends with a usage chunk."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def num_siblings(self) -> int:
+        """Sequences generated for each prompt."""
+        return self.n
 
-BodyT = TypeVar("BodyT", bound=GenerationFields)
+    @property
+    def num_logprobs(self) -> int | None:
+        """Likeliest tokens told beside each output token; None tells no log-probabilities."""
+        return None
+
+    @property
+    def num_echo_logprobs(self) -> int | None:
+        """The same for the prompt's tokens, where the prompt is a part of the choice."""
+        return None
+
+    @property
+    def scores_only(self) -> bool:
+        """Whether only the prompt is asked about, and no output is wanted."""
+        return False
+
+    @property
+    def beam(self) -> BeamOptions | None:
+        """How to search, if a search is asked for."""
+        asked = (
+            self.beam_width is not None if self.use_beam_search is None else self.use_beam_search
+        )
+        if not asked:
+            return None
+        return BeamOptions(
+            width=self.beam_width or self.n,
+            length_penalty=self.length_penalty,
+            early_stopping=self.early_stopping,
+        )
+
+
+FieldsT = TypeVar("FieldsT", bound=GenerationFields)
+BodyT = TypeVar("BodyT", bound=RequestBody)
 
 
 def parse_fields(
+    body: Any, kind: type[FieldsT], unbuilt: Mapping[str, Unbuilt], *, ignore_unknown: bool
+) -> FieldsT:
+    """Return the typed request that a JSON value stands for; see `parse_body` for what it raises.
+
+    Raises:
+        InvalidRequestError: also where two fields contradict each other.
+    """
+    parsed = parse_body(body, kind, unbuilt, ignore_unknown=ignore_unknown)
+    check_together(parsed)
+    return parsed
+
+
+def check_together(fields: GenerationFields) -> None:
+    """Refuse fields that make no sense beside each other.
+
+    Raises:
+        InvalidRequestError: names one of them.
+    """
+    if fields.stream_options is not None and not fields.stream:
+        raise refusal("stream_options: only allowed when stream is true.", "stream_options")
+    if fields.truncate_prompt_tokens == 0:
+        raise refusal(
+            "truncate_prompt_tokens: input should be -1 or at least 1; got 0.",
+            "truncate_prompt_tokens",
+        )
+    check_beam(fields)
+
+
+def parse_body(
     body: Any, kind: type[BodyT], unbuilt: Mapping[str, Unbuilt], *, ignore_unknown: bool
 ) -> BodyT:
-    """Return the typed request that a JSON value stands for.
+    """Return the typed body that a JSON value stands for, of any route.
 
     Raises:
         InvalidRequestError: names the first field at fault.
@@ -124,10 +248,7 @@ def parse_fields(
             unbuilt[name].check(name, value)
         elif name not in HARMLESS and not ignore_unknown:
             raise _unknown(name, kind)
-    parsed = _validated(known, kind)
-    if parsed.stream_options is not None and not parsed.stream:
-        raise refusal("stream_options: only allowed when stream is true.", "stream_options")
-    return parsed
+    return _validated(known, kind)
 
 
 def _validated(known: dict[str, Any], kind: type[BodyT]) -> BodyT:
@@ -137,7 +258,7 @@ def _validated(known: dict[str, Any], kind: type[BodyT]) -> BodyT:
         raise refusal_of(failed) from None
 
 
-def _unknown(name: str, kind: type[GenerationFields]) -> Exception:
+def _unknown(name: str, kind: type[RequestBody]) -> Exception:
     shown = name if len(name) <= 64 else name[:64] + "..."
     near = difflib.get_close_matches(shown, kind.model_fields, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""

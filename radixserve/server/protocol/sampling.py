@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from radixserve.errors import PromptTooLongError
+from radixserve.server.protocol.body import INT32_MAX
 from radixserve.server.protocol.refusal import INVALID_TYPE, refusal
 from radixserve.types import SamplingParams
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from radixserve.server.protocol.fields import GenerationFields
+    from radixserve.text.tokenizer import Tokenizer
 
 MAX_LOGIT_BIAS = 100.0
 _MAX_ID_DIGITS = 10
@@ -33,13 +35,23 @@ class ModelLimits:
     vocab_size: int
 
 
-def sampling_params_of(fields: GenerationFields, limits: ModelLimits) -> SamplingParams:
+def sampling_params_of(
+    fields: GenerationFields,
+    limits: ModelLimits,
+    *,
+    bad_words: tuple[tuple[int, ...], ...] = (),
+) -> SamplingParams:
     """Return the sampling parameters that all prompts of a call share; see `with_output_len`.
 
+    Args:
+        bad_words: The field's words as tokens: see `bad_word_ids`.
     Raises:
         InvalidRequestError: a field names what is not in the vocabulary.
     """
     check_token_ids(fields.stop_token_ids, limits, "stop_token_ids")
+    allowed = fields.allowed_token_ids
+    if allowed is not None:
+        check_token_ids(allowed, limits, "allowed_token_ids")
     return SamplingParams(
         temperature=fields.temperature,
         top_k=min(max(fields.top_k, 0), limits.vocab_size),
@@ -52,7 +64,49 @@ def sampling_params_of(fields: GenerationFields, limits: ModelLimits) -> Samplin
         logit_bias=logit_bias_of(fields.logit_bias, limits),
         min_tokens=fields.min_tokens,
         stop_token_ids=frozenset(fields.stop_token_ids),
+        allowed_token_ids=None if allowed is None else frozenset(allowed),
+        bad_words=bad_words,
+        logprobs=_num_logprobs(fields),
+        prompt_logprobs=_larger(fields.num_echo_logprobs, fields.prompt_logprobs),
+        prompt_logprobs_start=(
+            fields.prompt_logprob_start if fields.num_echo_logprobs is None else 0
+        ),
     )
+
+
+def _num_logprobs(fields: GenerationFields) -> int | None:
+    """Those that are told, or none but the token's own where the best outputs are to be found."""
+    is_contest = fields.num_siblings > fields.n
+    return 0 if fields.num_logprobs is None and is_contest else fields.num_logprobs
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    counts = [count for count in (one, other) if count is not None]
+    return max(counts, default=None)
+
+
+def of_sibling(params: SamplingParams, place: int) -> SamplingParams:
+    """Return the parameters of one of the sequences that continue the same prompt.
+
+    Only the first tells of the prompt: for the others it would have to be computed again.
+    """
+    if place == 0:
+        return params
+    seed = None if params.seed is None else params.seed + place
+    return dataclasses.replace(params, seed=seed, prompt_logprobs=None)
+
+
+def bad_word_ids(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the token sequences that spell the words, where a word begins and inside of one.
+
+    Source: vllm, SamplingParams.update_from_tokenizer.
+    """
+    spellings = (
+        tuple(tokenizer.encode(space + word.lstrip(), add_special_tokens=False))
+        for word in words
+        for space in ("", " ")
+    )
+    return tuple(dict.fromkeys(ids for ids in spellings if ids))
 
 
 def with_output_len(params: SamplingParams, max_tokens: int) -> SamplingParams:
@@ -96,6 +150,24 @@ def output_len(
         "Shorten the prompt or lower max_tokens.",
         param=param if room < 1 else "max_tokens",
     )
+
+
+def kept_len(
+    truncate: int | None, *, asked: int | None, default: int | None, limits: ModelLimits
+) -> int:
+    """Return the most tokens of a prompt that are kept, from its end.
+
+    Args:
+        truncate: What the caller says; -1 leaves room for the output and no more, None keeps all.
+        asked: Output tokens the caller asked for.
+        default: Output tokens when nothing was asked for; None takes what is left, at least one.
+    """
+    if truncate is None:
+        return INT32_MAX
+    if truncate > 0:
+        return truncate
+    output = asked if asked is not None else default or 1
+    return max(1, limits.context_len - output)
 
 
 def check_token_ids(ids: Sequence[int], limits: ModelLimits, param: str) -> None:

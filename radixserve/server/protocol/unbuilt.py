@@ -1,6 +1,6 @@
 """Fields that are known but not built, and fields that are known and change nothing.
 
-A value that asks for nothing (``n: 1``, ``logprobs: null``) is accepted; whatever asks for
+A value that asks for nothing (``suffix: ""``, ``tools: []``) is accepted; whatever asks for
 something is refused by name: an answer that ignores part of the question is worse than none.
 
 Source: vllm #53975, where removed parameters were accepted and ignored.
@@ -62,13 +62,9 @@ def _or_send(neutral: tuple[Any, ...]) -> str:
 
 
 _ANY = Unbuilt()
-_COUNT = Unbuilt(neutral=(1,), bounds=(1, 128))
 
 _BOTH: Mapping[str, Unbuilt] = {
-    "n": _COUNT,
-    "prompt_logprobs": Unbuilt(neutral=(False,), bounds=(0, 20)),
     "response_format": Unbuilt(neutral=({}, {"type": "text"})),
-    "use_beam_search": _ANY,
     "structured_outputs": _ANY,
     "guided_json": _ANY,
     "guided_regex": _ANY,
@@ -77,18 +73,11 @@ _BOTH: Mapping[str, Unbuilt] = {
     "regex": _ANY,
     "ebnf": _ANY,
     "json_schema": _ANY,
-    "allowed_token_ids": _ANY,
-    "bad_words": _ANY,
-    "truncate_prompt_tokens": _ANY,
-    "return_token_ids": _ANY,
     "session_id": _ANY,
 }
 
 COMPLETION_UNBUILT: Mapping[str, Unbuilt] = {
     **_BOTH,
-    "best_of": Unbuilt(neutral=(1,), bounds=(1, 20)),
-    "logprobs": Unbuilt(neutral=(False,), bounds=(0, 5)),
-    "echo": _ANY,
     "suffix": _ANY,
 }
 

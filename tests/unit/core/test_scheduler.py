@@ -114,7 +114,7 @@ def test_a3_every_slot_is_freed_once_however_a_request_ends(ending: str) -> None
     assert rig.reason("a") is FinishReason(ending)
     assert rig.tokens["a"] == rig.expected("a")[: len(rig.tokens["a"])]
     assert rig.cache.num_private_blocks == 0
-    assert rig.cache.flush() == 256 - rig.cache.pool.num_free + rig.cache.num_evicted_blocks
+    assert rig.cache.flush() == 256 - rig.cache.pool.num_free + rig.cache.num_flushed_blocks
     assert rig.cache.pool.num_free == 256
 
 

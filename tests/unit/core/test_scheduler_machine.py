@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import strategies as st
@@ -16,11 +16,15 @@ from radixserve.core.policies import POLICIES
 from radixserve.core.prefix_cache import PrefixCache, UnsharedCache
 from radixserve.errors import InvariantError
 from radixserve.types import FinishReason, Namespace, ReqId, unpack_ids
-from tests.kit.builders import Rig
+from tests.kit.builders import NAMELESS, Rig
 from tests.kit.faulty_pool import FaultyPool
+from tests.kit.truth import prompt_scores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from radixserve.core.plan import ReqOutput, StepPlan
+    from radixserve.core.req import Req, ReqSpec
     from tests.kit.truth import Tokens
 
 VOCAB_SIZE = 3
@@ -28,6 +32,7 @@ SPACE = st.sampled_from([Namespace(), Namespace(), Namespace(), Namespace(salt="
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=16).map(tuple)
 PICK = st.integers(0, 1 << 16)
 SERVED = (FinishReason.STOP, FinishReason.LENGTH)
+SCORED_FROM = st.sampled_from([None, None, None, 0, 0, 1, 2, 5, 11])
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -43,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         host_blocks=st.sampled_from([0, 5, 30, 30]),
         copies_are_dear=st.booleans(),
         growth=st.sampled_from([0, 0, 64]),
+        max_forced=st.sampled_from([0, 0, 2, 5]),
     )
     def start(
         self,
@@ -57,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         host_blocks: int = 0,
         copies_are_dear: bool = False,
         growth: int = 0,
+        max_forced: int = 0,
     ) -> None:
         kind = PrefixCache if shares else UnsharedCache
         cache = kind(num_blocks=num_blocks, block_size=block_size)
@@ -73,6 +80,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 copy_bytes_per_s=4.0 if copies_are_dear else 100.0,
                 prefill_tokens_per_s=10.0,
             ),
+            max_forced=max_forced,
             preemption_mode=mode,
             schedule_policy=policy,
             max_num_seqs=seats,
@@ -87,6 +95,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.cached_len: dict[str, int] = {}
         self.asked_to_end: set[str] = set()
         self.failed: set[str] = set()
+        self.names = 0
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -96,24 +105,54 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 0, 1, -1]),
         namespace=SPACE,
         stop=st.sampled_from([(), (), (2,)]),
+        min_tokens=st.sampled_from([0, 0, 4]),
+        scored_from=SCORED_FROM,
+        logprobs=st.sampled_from([None, None, 0]),
+        is_fork_point=st.booleans(),
+        patience=st.sampled_from([None, None, None, 2.0, 9.0]),
     )
     def add(
         self,
         prompt: Tokens,
         max_tokens: int,
-        priority: int,
-        namespace: Namespace,
-        stop: tuple[int, ...],
+        priority: int = 0,
+        namespace: Namespace = NAMELESS,
+        stop: tuple[int, ...] = (),
+        min_tokens: int = 0,
+        patience: float | None = None,
+        **fields: Any,
     ) -> None:
+        self.submit(
+            prompt,
+            max_tokens,
+            priority=priority,
+            namespace=namespace,
+            stop=stop,
+            min_tokens=min(min_tokens, max_tokens),
+            deadline=None if patience is None else self.rig.now + patience,
+            **fields,
+        )
+
+    def submit(
+        self, prompt: Sequence[int], max_tokens: int, *, name: str = "", **fields: Any
+    ) -> None:
+        """Add a request, unless it could never be served."""
         if self.rig.scheduler.refusal(len(prompt), max_tokens) is None:
-            self.rig.add(
-                f"r{len(self.rig.specs)}",
-                prompt,
-                max_tokens=max_tokens,
-                priority=priority,
-                namespace=namespace,
-                stop=stop,
-            )
+            self.names += 1
+            name = name or f"r{self.names}"
+            self.rig.add(name, prompt, max_tokens=max_tokens, **fields)
+
+    @rule(
+        prompt=TOKENS,
+        number=st.integers(2, 5),
+        max_tokens=st.integers(1, 3),
+        is_fork_point=st.booleans(),
+        scored_from=SCORED_FROM,
+    )
+    def add_equals(self, prompt: Tokens, number: int, max_tokens: int, **fields: Any) -> None:
+        """Several on one prompt: the first leads, the others copy."""
+        for place in range(number):
+            self.add(prompt, max_tokens if place else 1, **fields)
 
     @rule(seed=PICK)
     def crowd(self, seed: int) -> None:
@@ -121,28 +160,90 @@ class SchedulerMachine(RuleBasedStateMachine):
         dice = random.Random(seed)
         for _ in range(3):
             prompt = tuple(dice.choices((0, 1), k=dice.randint(1, 9)))
-            self.add(prompt, dice.randint(8, 18), dice.choice((0, 0, 1)), Namespace(), ())
+            self.add(
+                prompt,
+                dice.randint(8, 18),
+                dice.choice((0, 0, 1)),
+                scored_from=dice.choice((None, None, 0, 4)),
+                is_fork_point=dice.random() < 0.2,
+            )
 
     @precondition(lambda self: self.rig.scheduler.queues.running)
-    @rule(pick=PICK, more=st.lists(st.integers(0, 1), max_size=3), max_tokens=st.integers(1, 6))
-    def fork(self, pick: int, more: list[int], max_tokens: int) -> None:
+    @rule(
+        pick=PICK,
+        more=st.lists(st.integers(0, 1), max_size=3),
+        max_tokens=st.integers(1, 6),
+        is_fork_point=st.booleans(),
+        scored_from=SCORED_FROM,
+    )
+    def fork(self, pick: int, more: list[int], max_tokens: int, **fields: Any) -> None:
         running = list(self.rig.scheduler.queues.running.values())
-        parent = running[pick % len(running)]
-        prompt = unpack_ids(parent.tokens) + more
-        if self.rig.scheduler.refusal(len(prompt), max_tokens) is None:
-            self.rig.add(
-                f"r{len(self.rig.specs)}",
-                prompt,
-                max_tokens=max_tokens,
-                namespace=parent.spec.namespace,
-                fork_of=parent.req_id,
-            )
+        self.fork_from(running[pick % len(running)], more, max_tokens, **fields)
+
+    @precondition(lambda self: len(self.rig.scheduler.fork_points))
+    @rule(
+        pick=PICK,
+        more=st.lists(st.integers(0, 1), max_size=5),
+        cut=st.sampled_from([0, 0, 0, 1, 3]),
+        max_tokens=st.integers(1, 6),
+        number=st.integers(1, 3),
+        is_fork_point=st.booleans(),
+        scored_from=SCORED_FROM,
+    )
+    def go_on(
+        self, pick: int, more: list[int], cut: int, max_tokens: int, number: int, **fields: Any
+    ) -> None:
+        """Some children of a request that has ended and was kept."""
+        kept = self.kept_names
+        parent = self.rig.scheduler.fork_points.find(kept[pick % len(kept)])
+        assert parent is not None
+        for _ in range(number):
+            self.fork_from(parent, more, max_tokens, cut=cut, **fields)
+
+    def fork_from(
+        self, parent: Req, more: list[int], max_tokens: int, *, cut: int = 0, **fields: Any
+    ) -> None:
+        tokens = unpack_ids(parent.tokens)
+        self.submit(
+            tokens[: max(1, len(tokens) - cut)] + more,
+            max_tokens,
+            namespace=parent.spec.namespace,
+            fork_of=parent.req_id,
+            **fields,
+        )
+
+    @property
+    def kept_names(self) -> list[ReqId]:
+        return list(self.rig.scheduler.fork_points._kept)
+
+    @precondition(lambda self: len(self.rig.scheduler.fork_points))
+    @rule(pick=PICK)
+    def forget(self, pick: int) -> None:
+        """Of a name that another request has by now, the abort is that one's."""
+        kept = self.kept_names
+        self.end(kept[pick % len(kept)])
+
+    @precondition(lambda self: self.rig.finals)
+    @rule(pick=PICK, prompt=TOKENS, max_tokens=st.integers(1, 4), is_fork_point=st.booleans())
+    def use_a_name_again(self, pick: int, prompt: Tokens, max_tokens: int, **fields: Any) -> None:
+        """A finished request's name, whether or not it is a fork point, goes to another."""
+        name = list(self.rig.finals)[pick % len(self.rig.finals)]
+        if self.rig.scheduler.refusal(len(prompt), max_tokens) is not None:
+            return
+        self.check_answer(name, self.rig.finals.pop(name))
+        for kept in (self.rig.specs, self.rig.tokens, self.rig.scores):
+            del kept[name]
+        self.asked_to_end.discard(name)
+        self.failed.discard(name)
+        self.submit(prompt, max_tokens, name=name, **fields)
 
     @precondition(lambda self: self.rig.specs)
     @rule(pick=PICK)
     def abort(self, pick: int) -> None:
         """Whatever it is doing: in the inbox, waiting, running, in flight, or long finished."""
-        name = list(self.rig.specs)[pick % len(self.rig.specs)]
+        self.end(list(self.rig.specs)[pick % len(self.rig.specs)])
+
+    def end(self, name: str) -> None:
         if self.rig.scheduler.is_live(ReqId(name)):
             self.asked_to_end.add(name)
         self.rig.scheduler.abort(ReqId(name))
@@ -190,6 +291,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert row.extend_len >= 1
             assert unpack_ids(row.token_ids) == unpack_ids(req.tokens)[row.start : end]
             assert (row.sampling is not None) == (end == req.total_len)
+            assert req.cached_len <= reusable_len(req.spec)
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()
@@ -223,7 +325,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         swapped = {swap.req_id for swap in plan.swap_ins}
         assert swapped <= set(self.rig.finals) - before
         self.failed |= swapped
-        copied = set(self.rig.finals) - before - carried - swapped - self.asked_to_end
+        timed_out = {
+            name for name in self.rig.finals if self.rig.reason(name) is FinishReason.TIMEOUT
+        }
+        others = before | carried | swapped | timed_out | self.asked_to_end
+        copied = set(self.rig.finals) - others
         assert len(copied) <= len(plan.copies)
         self.failed |= copied
 
@@ -240,7 +346,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         if self.in_flight is not None:
             self.land()
-        self.rig.drain(max_steps=2000)
+        self.rig.drain(max_steps=5000)
+        for name in self.kept_names:
+            self.rig.scheduler.abort(name)
+        self.rig.drain(max_steps=2)
         assert set(self.rig.finals) == set(self.rig.specs)
         for name, final in self.rig.finals.items():
             self.check_answer(name, final)
@@ -252,16 +361,30 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_answer(self, name: str, final: ReqOutput) -> None:
         """A served request has the tokens it would have had alone; any other a part of them."""
+        spec = self.rig.specs[name]
         expected, got = self.rig.expected(name), self.rig.tokens[name]
-        assert 0 <= final.cached_len < final.prompt_len
+        told = self.rig.scores[name]
+        assert 0 <= final.cached_len <= reusable_len(spec)
         assert got == expected[: len(got)]
+        assert told == prompt_scores(spec)[: len(told)]
         if final.finish_reason in SERVED:
             assert got == expected
+            assert told == prompt_scores(spec)
         elif final.finish_reason is FinishReason.ABORT:
             assert name in self.asked_to_end
+        elif final.finish_reason is FinishReason.TIMEOUT:
+            assert spec.deadline is not None
         else:
             assert name in self.failed
             assert final.error
+
+
+def reusable_len(spec: ReqSpec) -> int:
+    """The most prompt tokens that may come from the cache."""
+    start = spec.params.prompt_logprobs_start
+    if spec.params.prompt_logprobs is None or max(1, start) >= spec.prompt_len:
+        return spec.prompt_len - 1
+    return max(1, start) - 1
 
 
 def play(machine: SchedulerMachine, dice: random.Random, num_rules: int) -> None:
@@ -271,7 +394,7 @@ def play(machine: SchedulerMachine, dice: random.Random, num_rules: int) -> None
         if turn >= num_rules and not machine.rig.scheduler.has_work:
             return
         if turn < num_rules and dice.random() < 0.4:
-            machine.add(prompt, dice.randint(1, 10), dice.choice((0, 0, 1)), Namespace(), ())
+            machine.add(prompt, dice.randint(1, 10), dice.choice((0, 0, 1)))
         machine.schedule(0)
         if machine.in_flight is not None:
             machine.land()
