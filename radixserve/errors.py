@@ -12,6 +12,8 @@
         AuthenticationError     401
         PermissionDeniedError   403
         ModelNotFoundError      404
+        PinNotFoundError        404
+        PinRefusedError         409   nothing is cached, or the budget for holds is spent
         RequestTooLargeError    413
         QueueFullError          429   carries retry_after_s
         ShuttingDownError       503
@@ -115,6 +117,22 @@ class ModelNotFoundError(RequestError):
     status_hint = 404
     code = "model_not_found"
     error_type = "not_found_error"
+
+
+class PinNotFoundError(RequestError):
+    """There is no pin of that name."""
+
+    status_hint = 404
+    code = "pin_not_found"
+    error_type = "not_found_error"
+
+
+class PinRefusedError(RequestError):
+    """A pin cannot be had now; the message says why, with the numbers."""
+
+    status_hint = 409
+    code = "pin_refused"
+    error_type = "conflict_error"
 
 
 class RequestTooLargeError(RequestError):

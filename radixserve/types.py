@@ -135,6 +135,11 @@ class GrammarState(Protocol):
 class Grammar(Protocol):
     """What an output must look like, ready for use. Immutable; shared between requests."""
 
+    @property
+    def end_token_id(self) -> TokenId | None:
+        """The token that ends an output after which nothing may follow, if there is one."""
+        ...
+
     def start(self) -> GrammarState:
         """Return the state before the first output token."""
         ...

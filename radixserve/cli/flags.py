@@ -96,6 +96,18 @@ CACHE_FLAGS = (
         "compute every prompt in full, for comparisons",
         constant=False,
     ),
+    Flag(
+        "--kv-events-endpoint",
+        "engine.cache.kv_events_endpoint",
+        "where to publish what becomes of cached blocks, as in tcp://*:5557 (default: nowhere)",
+        metavar="ENDPOINT",
+    ),
+    Flag(
+        "--kv-events-replay-endpoint",
+        "engine.cache.kv_events_replay_endpoint",
+        "where subscribers may ask for events that they missed (default: nowhere)",
+        metavar="ENDPOINT",
+    ),
 )
 
 SCHEDULER_FLAGS = (

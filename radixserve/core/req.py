@@ -235,9 +235,14 @@ class Req:
         self.state = after
 
     def ends_with(self, token: TokenId) -> FinishReason | None:
-        """Return why the Req is finished now that `token`, already appended, came; else None."""
+        """Return why the Req is finished now that `token`, already appended, came; else None.
+
+        A grammar that leaves nothing but the end wins over `min_tokens`.
+        """
         params = self.spec.params
-        if token in params.stop_token_ids and self.output_len >= params.min_tokens:
+        if token in params.stop_token_ids and (
+            self.output_len >= params.min_tokens or params.grammar is not None
+        ):
             return FinishReason.STOP
         if self.output_len >= params.max_tokens:
             return FinishReason.LENGTH

@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from radixserve.core.plan import StepPlan, StepResult
     from radixserve.core.stats import SchedulerStats
     from radixserve.engine.engine_core import EngineCore, StepEvent
+    from radixserve.engine.grammars import GrammarSpec
     from radixserve.engine.info import ModelInfo
     from radixserve.engine.metrics import EngineMetrics
     from radixserve.engine.request import GenerateRequest
     from radixserve.models.progress import Progress
     from radixserve.text.chat_template import ChatTemplate
     from radixserve.text.tokenizer import Tokenizer
+    from radixserve.types import Grammar
 
 _log = logging.getLogger(__name__)
 
@@ -183,6 +185,16 @@ class AsyncEngine:
             self.core.end(req_id)
             self._wake.set()
 
+    async def compile_grammar(self, spec: GrammarSpec, *, param: str | None = None) -> Grammar:
+        """Return what `SamplingParams.grammar` takes, made in a thread unless it is known.
+
+        Args:
+            param: The caller's field, for the error's message.
+        Raises:
+            UnsupportedGrammarError: it is wrong, too large, or a part of it cannot be enforced.
+        """
+        return await self.core.grammars.compile_aside(spec, param=param)
+
     def forget(self, fork_point: ReqId) -> None:
         """Give up a fork point: a request that has ended and was asked for with `is_fork_point`.
 
@@ -249,7 +261,7 @@ class AsyncEngine:
             return
         reason = event.delta.finish_reason
         if reason is FinishReason.ERROR:
-            stream.fail(BackendError(event.error or "the step failed"))
+            stream.fail(event.failure())
         elif reason is FinishReason.TIMEOUT and event.delta.usage.completion_tokens == 0:
             stream.fail(RequestTimeoutError("the request's time was up before its first token"))
         elif reason is FinishReason.ABORT:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from radixserve.core.cache_view import (
+    MAX_DEPTH,
     CacheView,
     NamespaceView,
     NodeView,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from radixserve.errors import RadixServeError
 
 __all__ = [
+    "MAX_DEPTH",
     "MAX_PINS",
     "CacheControl",
     "CacheView",
@@ -137,6 +139,10 @@ class CacheControl:
     def requests(self, *, limit: int = 1000) -> list[ReqView]:
         """Return the live requests, and what each of them waits for."""
         return view_reqs(self._core.scheduler, limit=limit)
+
+    def age_s(self, req_id: ReqId) -> float | None:
+        """Return how long ago a live request was submitted."""
+        return self._core.age_s(req_id)
 
     # -- changing ------------------------------------------------------------------------------
 

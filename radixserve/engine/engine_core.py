@@ -16,19 +16,26 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from radixserve.core.req import ReqSpec
+from radixserve.engine.grammars import Grammars
 from radixserve.engine.metrics import EngineMetrics
 from radixserve.engine.output import OutputText
 from radixserve.engine.queue_limit import QueueLimit, StepRate, retry_after_s
 from radixserve.engine.timing import Timing
-from radixserve.engine.validation import check_params, check_prompt, check_timeout
+from radixserve.engine.validation import (
+    check_grammar,
+    check_params,
+    check_prompt,
+    check_timeout,
+)
 from radixserve.errors import (
     BackendError,
+    GrammarLimitError,
     InvalidRequestError,
     InvariantError,
     PromptTooLongError,
     QueueFullError,
 )
-from radixserve.types import FinishReason, Namespace, ReqId, pack_ids
+from radixserve.types import FinishReason, Namespace, ReqId, RequestFault, pack_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +61,12 @@ class StepEvent:
     req_id: ReqId
     delta: TextDelta
     error: str | None = None
+
+    def failure(self) -> BackendError | GrammarLimitError:
+        """Return the exception for a request that ended with an error."""
+        if isinstance(self.error, RequestFault):
+            return GrammarLimitError(self.error)
+        return BackendError(self.error or "the step failed")
 
 
 @dataclass(slots=True)
@@ -98,6 +111,7 @@ class EngineCore:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.info = info
+        self.grammars = Grammars(tokenizer, info.vocab_size, eos_token_ids)
         self.metrics = EngineMetrics(scheduler.stats, model_name=info.name)
         self._runner = runner
         self.eos_token_ids = eos_token_ids
@@ -137,13 +151,20 @@ class EngineCore:
         """The time on the clock that everything in here goes by."""
         return self._clock()
 
+    def age_s(self, req_id: ReqId) -> float | None:
+        """Return how long ago a request was submitted; None if it is not live."""
+        live = self._live.get(req_id)
+        return None if live is None else self._clock() - live.timing.submitted_at
+
     def publish_to(self, publisher: KVEventPublisher) -> None:
         """Tell `publisher` from now on what becomes of cached blocks; before the first step."""
         self._kv_events = publisher
         self.scheduler.cache.tree.events = []
 
     def close(self) -> None:
-        """Let go of sockets, if there are any; idempotent. No step may follow."""
+        """Let go of fork points and sockets; idempotent. No step may follow."""
+        while self.scheduler.fork_points.forget_oldest():
+            pass
         if self._kv_events is not None:
             self._kv_events.close()
 
@@ -159,6 +180,7 @@ class EngineCore:
         check_prompt(request.prompt_ids, self.info.vocab_size)
         check_params(request.params, self.info.vocab_size)
         check_timeout(request.timeout_s)
+        check_grammar(request, self.eos_token_ids)
         why = self.scheduler.refusal(len(request.prompt_ids), request.params.max_tokens)
         if why is not None:
             raise PromptTooLongError(why, param="prompt")

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from radixserve.config import EngineConfig
 from radixserve.engine.build import build_core
 from radixserve.engine.request import GenerateRequest
-from radixserve.errors import BackendError
 from radixserve.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
@@ -22,12 +21,13 @@ if TYPE_CHECKING:
 
     from radixserve.core.stats import SchedulerStats
     from radixserve.engine.engine_core import EngineCore, StepEvent
+    from radixserve.engine.grammars import GrammarSpec
     from radixserve.engine.info import ModelInfo
     from radixserve.engine.request import TextDelta, Usage
     from radixserve.models.progress import Progress
     from radixserve.text.chat_template import ChatTemplate
     from radixserve.text.tokenizer import Tokenizer
-    from radixserve.types import ReqId
+    from radixserve.types import Grammar, ReqId
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,14 @@ class Engine:
     def stats(self) -> SchedulerStats:
         """Return counters and gauges as they are now."""
         return self.core.stats()
+
+    def compile_grammar(self, spec: GrammarSpec) -> Grammar:
+        """Return what `SamplingParams.grammar` takes.
+
+        Raises:
+            UnsupportedGrammarError: it is wrong, too large, or a part of it cannot be enforced.
+        """
+        return self.core.grammars.compile(spec)
 
     # -- all at once ---------------------------------------------------------------------------
 
@@ -199,7 +207,7 @@ class Engine:
 
 def _raise_failure(event: StepEvent) -> None:
     if event.delta.finish_reason is FinishReason.ERROR:
-        raise BackendError(event.error or "the step failed")
+        raise event.failure()
 
 
 def _joined(deltas: Sequence[TextDelta]) -> Completion:

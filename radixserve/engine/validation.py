@@ -14,6 +14,7 @@ from radixserve.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from radixserve.engine.request import GenerateRequest
     from radixserve.types import SamplingParams
 
 
@@ -36,6 +37,23 @@ def check_timeout(timeout_s: float | None) -> None:
     """
     is_good = timeout_s is None or 0 < timeout_s < math.inf
     _require(is_good, "timeout_s", "above 0", timeout_s)
+
+
+def check_grammar(request: GenerateRequest, eos_token_ids: frozenset[int]) -> None:
+    """Refuse a grammar for an output that has no way to end.
+
+    Raises:
+        InvalidRequestError: the end is ignored, or the model has none.
+    """
+    if request.params.grammar is None:
+        return
+    if request.ignore_eos:
+        raise InvalidRequestError(
+            "ignore_eos cannot be used with structured output, which ends where its grammar ends",
+            param="ignore_eos",
+        )
+    if not eos_token_ids:
+        raise InvalidRequestError("structured output needs a model with an end token")
 
 
 def check_params(params: SamplingParams, vocab_size: int) -> None:

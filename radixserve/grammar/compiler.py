@@ -15,7 +15,7 @@ from radixserve.grammar.lark import library_grammar
 from radixserve.grammar.state import CompiledGrammar, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from radixserve.grammar.spec import GrammarSpec
 
@@ -69,17 +69,20 @@ class GrammarCompiler:
         self,
         tokenizer_json: str,
         vocab_size: int,
-        eos_token_ids: Iterable[int],
+        eos_token_ids: Sequence[int],
         limits: GrammarLimits | None = None,
     ) -> None:
         self._limits = limits or GrammarLimits()
         self._library_limits = self._limits.library_limits()
         facts = json.loads(tokenizer_json)
         self._special_tokens = _special_tokens(facts)
-        self._vocab_size = max(vocab_size, _num_ids(facts))
+        num_ids = _num_ids(facts)
+        self._vocab_size = max(vocab_size, num_ids)
+        ends = [token for token in eos_token_ids if token < num_ids]
+        self._end_token_id = ends[0] if ends else None
         try:
             self._tokenizer = LLTokenizer(
-                tokenizer_json, n_vocab=self._vocab_size, eos_token=list(eos_token_ids)
+                tokenizer_json, n_vocab=self._vocab_size, eos_token=ends or None
             )
         except ValueError as error:
             raise UnsupportedGrammarError(
@@ -101,12 +104,15 @@ class GrammarCompiler:
         found = self.find(spec)
         if found is None:
             size = self._checked_size(spec)
-            found = CompiledGrammar(self._prototype(spec), self._vocab_size)
+            found = CompiledGrammar(self._prototype(spec), self._vocab_size, self._end_token_id)
             self._cache.put(spec, found, size)
         return found
 
     def _checked_size(self, spec: GrammarSpec) -> int:
-        size = _size_of(spec)
+        try:
+            size = _size_of(spec)
+        except UnicodeEncodeError:
+            raise UnsupportedGrammarError("it is not valid Unicode") from None
         if size > self._limits.max_spec_bytes:
             raise UnsupportedGrammarError(
                 f"the grammar has {size} bytes; at most {self._limits.max_spec_bytes} are allowed"
@@ -171,7 +177,7 @@ class GrammarCache:
 def _size_of(value: Any) -> int:
     """Return the bytes of all texts in a spec."""
     if isinstance(value, str):
-        return len(value.encode("utf-8", "surrogatepass"))
+        return len(value.encode())
     if isinstance(value, tuple):
         return sum(map(_size_of, value)) + len(value)
     if value is None or isinstance(value, int):

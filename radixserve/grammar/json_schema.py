@@ -31,9 +31,11 @@ _COUNTS = (
     "maxContains",
 )
 _STANDARD_FORMATS = frozenset(
-    "date-time time date duration email idn-email hostname idn-hostname ipv4 ipv6 uri "
-    "uri-reference iri iri-reference uuid uri-template json-pointer relative-json-pointer regex "
-    "unknown".split()
+    {
+        *("date-time", "date", "time", "duration", "email", "idn-email", "hostname"),
+        *("idn-hostname", "ipv4", "ipv6", "uri", "uri-reference", "iri", "iri-reference"),
+        *("uuid", "uri-template", "json-pointer", "relative-json-pointer", "regex", "unknown"),
+    }
 )
 """What some draft gives a meaning to. Any other word is a remark that no validator checks."""
 

@@ -24,12 +24,15 @@ from radixserve.grammar.spec import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from llguidance._lib import JsonCompileOptions
+
     from radixserve.grammar.spec import Branch, GrammarSpec
 
-_WHITESPACE = r"[\x20\x0A\x0D\x09]{1,40}"
-"""Bounded: a model that is lost in blank lines comes to an end."""
+_WHITESPACE = r"(?:\x20|\x0A[\x20\x09]{0,32})"
+"""One space, or a new line and its indentation: compact and indented JSON, and no more. A model
+that is lost in white space comes to an end."""
 
-_SCHEMA_OPTIONS = {
+_SCHEMA_OPTIONS: JsonCompileOptions = {
     "lenient": False,
     "coerce_one_of": False,
     "whitespace_pattern": _WHITESPACE,

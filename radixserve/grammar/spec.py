@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from radixserve.errors import UnsupportedGrammarError
+
 
 @dataclass(frozen=True, slots=True)
 class JsonSchemaSpec:
@@ -19,8 +21,15 @@ class JsonSchemaSpec:
 
     @classmethod
     def of(cls, schema: Any) -> JsonSchemaSpec:
-        """Return the spec of a parsed schema."""
-        return cls(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+        """Return the spec of a parsed schema.
+
+        Raises:
+            UnsupportedGrammarError: it is nested beyond all reason.
+        """
+        try:
+            return cls(json.dumps(schema, ensure_ascii=False, separators=(",", ":")))
+        except RecursionError:
+            raise UnsupportedGrammarError("the schema is nested too deeply") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,13 @@ class CompiledGrammar:
     Args:
         prototype: Before the first token, and never moved.
         vocab_size: Ids the masks cover.
+        end_token_id: Ends an output after which nothing may follow.
     """
 
-    def __init__(self, prototype: LLMatcher, vocab_size: int) -> None:
+    def __init__(self, prototype: LLMatcher, vocab_size: int, end_token_id: TokenId | None) -> None:
         self._prototype = prototype
         self.vocab_size = vocab_size
+        self.end_token_id = end_token_id
 
     def start(self) -> MatcherState:
         """Return the state before the first output token."""

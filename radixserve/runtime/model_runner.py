@@ -9,8 +9,9 @@ import torch
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
 from radixserve.errors import BackendError, InvariantError, RadixServeError
 from radixserve.runtime.batch import build_batch
+from radixserve.runtime.grammar_rows import GrammarRows, masks_by_place
 from radixserve.runtime.logprobs import token_logprobs
-from radixserve.runtime.sampler import RowError
+from radixserve.runtime.sampler import NO_MASKS, RowError
 from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.decoder import CausalLM
     from radixserve.runtime.batch import BatchTensors
+    from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
     from radixserve.runtime.sampler import Sampler
@@ -31,7 +33,8 @@ SCORED_ROWS = 64
 
 
 class ModelRunner:
-    """Runs the model over the KV pool. Keeps nothing about a Req between two plans.
+    """Runs the model over the KV pool. Keeps nothing about a Req between two plans but what it
+    could make again from the plan alone: the states of grammars.
 
     Args:
         model: The decoder; its KV goes through `attention`.
@@ -54,6 +57,7 @@ class ModelRunner:
         self._attention = attention
         self._sampler = sampler
         self._host_kv = host_kv
+        self._grammars = GrammarRows(sampler.vocab_limit)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's swaps and copies, compute its tokens, and sample where it says so.
@@ -86,6 +90,7 @@ class ModelRunner:
         self.execute(StepPlan(0, (ScheduledReq(ReqId("warm-up"), token, 0, block, greedy),)))
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        masks = self._grammars.begin(plan)
         self._swap(plan)
         self._kv_cache.copy_blocks(plan.copies)
         if not plan.reqs:
@@ -93,16 +98,19 @@ class ModelRunner:
         batch = build_batch(plan, self._kv_cache.block_size)
         self._attention.plan(batch.metadata)
         hidden = self._model(batch.token_ids, batch.positions, self._attention)
-        return self._result(plan, batch, hidden)
+        return self._result(plan, batch, hidden, masks)
 
-    def _result(self, plan: StepPlan, batch: BatchTensors, hidden: Tensor) -> StepResult:
+    def _result(
+        self, plan: StepPlan, batch: BatchTensors, hidden: Tensor, masks: PendingMasks | None
+    ) -> StepResult:
         """Choose the next tokens and tell how likely tokens were, where the plan asks."""
         next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
         row_errors: dict[int, str] = {}
         rows = [row for row, req in enumerate(plan.reqs) if req.sampling is not None]
         logits = self._logits(hidden[batch.sample_rows])
         states = [req.sampling for req in plan.reqs if req.sampling is not None]
-        for row, value in zip(rows, self._sampler.sample(logits, states), strict=True):
+        allowed = masks_by_place(plan, masks.result()) if masks is not None else NO_MASKS
+        for row, value in zip(rows, self._sampler.sample(logits, states, allowed), strict=True):
             if isinstance(value, RowError):
                 row_errors[row] = value.message
             else:
@@ -111,6 +119,7 @@ class ModelRunner:
             plan.step,
             tuple(next_tokens),
             row_errors,
+            forced_tokens=self._grammars.advance(plan, next_tokens) if masks is not None else {},
             logprobs=self._logprobs(plan, rows, logits, next_tokens),
             prompt_logprobs=self._prompt_logprobs(plan, batch, hidden),
         )

@@ -1,6 +1,6 @@
 """`Sampler`: from logits to the next token of each row.
 
-    logits -> edits -> best token      greedy ends here
+    logits -> edits, grammar -> best token      greedy ends here
                     -> weights exp((logit - best) / temperature)
                     -> survivors of min_p, top_k, top_p, in that order, ascending by id
                     -> the first survivor whose cumulative weight exceeds u * total
@@ -12,6 +12,7 @@ request's tokens never depend on what else is in the batch. Equal weights go to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,7 +21,7 @@ from radixserve.errors import InvariantError
 from radixserve.runtime.logit_edits import edit_logits, has_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 
     Floats: TypeAlias = NDArray[np.float32]
     Ids: TypeAlias = NDArray[np.int64]
+    Mask: TypeAlias = NDArray[np.bool_]
+
+NO_MASKS: Mapping[int, Mask | str] = MappingProxyType({})
+"""No row has a grammar."""
 
 MIN_TEMPERATURE = 1e-5
 """Temperatures below this are greedy."""
@@ -48,6 +53,7 @@ class RowError:
     """A row that has no next token; the other rows of the batch are not touched by it."""
 
     message: str
+    """A `RequestFault` where the request is the cause."""
 
 
 class Sampler:
@@ -60,12 +66,18 @@ class Sampler:
     def __init__(self, vocab_limit: int) -> None:
         self.vocab_limit = vocab_limit
 
-    def sample(self, logits: Tensor, states: Sequence[SamplingState]) -> list[TokenId | RowError]:
+    def sample(
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        masks: Mapping[int, Mask | str] = NO_MASKS,
+    ) -> list[TokenId | RowError]:
         """Return the next token of each row, or why the row has none.
 
         Args:
             logits: [R, vocab], float32.
             states: R of them, each with a seed unless it is greedy.
+            masks: Row -> which ids its grammar allows, one at least; or why it allows none.
         Raises:
             InvariantError: a row with a temperature has no seed.
         Mutates: nothing.
@@ -75,9 +87,12 @@ class Sampler:
         if not states:
             return []
         rows: Floats = logits.detach()[:, : self.vocab_limit].cpu().numpy()
-        if all(_is_greedy(state.params) and not has_edits(state) for state in states):
+        if not masks and all(_is_greedy(s.params) and not has_edits(s) for s in states):
             return _take_best(rows)
-        return [_choose(row, state) for row, state in zip(rows, states, strict=True)]
+        return [
+            _choose(row, state, masks.get(place))
+            for place, (row, state) in enumerate(zip(rows, states, strict=True))
+        ]
 
 
 def _is_greedy(params: SamplingParams) -> bool:
@@ -93,10 +108,11 @@ def _take_best(rows: Floats) -> list[TokenId | RowError]:
     return chosen
 
 
-def _choose(row: Floats, state: SamplingState) -> TokenId | RowError:
+def _choose(row: Floats, state: SamplingState, mask: Mask | str | None) -> TokenId | RowError:
     params = state.params
-    if has_edits(state):
-        row = edit_logits(row, state)
+    if isinstance(mask, str):
+        return RowError(mask)
+    row = _edited(row, state, mask)
     token = int(row.argmax())
     best = row[token]
     if not np.isfinite(best):
@@ -109,6 +125,18 @@ def _choose(row: Floats, state: SamplingState) -> TokenId | RowError:
     ids = _survivors(weights, params)
     place = pick(_of(weights, ids), _uniform(state))
     return place if ids is None else int(ids[place])
+
+
+def _edited(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
+    """Return the logits as the parameters change them, and only those that the grammar allows.
+
+    The grammar wins over the other masks: where they leave nothing of it, they are lifted.
+    """
+    edited = edit_logits(row, state) if has_edits(state) else row
+    if mask is None:
+        return edited
+    allowed: Floats = np.where(mask, edited, -np.inf)
+    return np.where(mask, row, -np.inf) if allowed.max() == -np.inf else allowed
 
 
 def _row_error(best: np.float32) -> RowError:

@@ -11,11 +11,24 @@ from radixserve.server.access_log import AccessLog
 from radixserve.server.auth import require_api_key
 from radixserve.server.cors import add_cors_headers, answer_preflights
 from radixserve.server.errors import error_middleware
+from radixserve.server.handlers.cache import (
+    get_cache,
+    get_cache_tree,
+    post_explain,
+    post_flush,
+    post_pin,
+    post_unpin,
+    post_warm,
+)
 from radixserve.server.handlers.chat import post_chat
 from radixserve.server.handlers.completions import post_completions
+from radixserve.server.handlers.generate import post_generate
 from radixserve.server.handlers.health import get_health, get_ready
+from radixserve.server.handlers.messages import post_count_tokens, post_messages
 from radixserve.server.handlers.metrics import get_metrics
 from radixserve.server.handlers.models import get_model, get_models
+from radixserve.server.handlers.requests import get_requests
+from radixserve.server.handlers.responses import post_responses
 from radixserve.server.handlers.score import post_score
 from radixserve.server.handlers.tokenize import post_detokenize, post_tokenize
 from radixserve.server.handlers.version import get_version
@@ -71,7 +84,19 @@ def build_app(
     app.router.add_get("/v1/models/{model:.+}", get_model)
     app.router.add_post("/v1/completions", post_completions)
     app.router.add_post("/v1/chat/completions", post_chat)
+    app.router.add_post("/v1/messages", post_messages)
+    app.router.add_post("/v1/messages/count_tokens", post_count_tokens)
+    app.router.add_post("/v1/responses", post_responses)
     app.router.add_post("/v1/score", post_score)
+    app.router.add_post("/generate", post_generate)
+    app.router.add_get("/cache", get_cache)
+    app.router.add_get("/cache/tree", get_cache_tree)
+    app.router.add_post("/cache/explain", post_explain)
+    app.router.add_post("/cache/pin", post_pin)
+    app.router.add_post("/cache/unpin", post_unpin)
+    app.router.add_post("/cache/warm", post_warm)
+    app.router.add_post("/cache/flush", post_flush)
+    app.router.add_get("/requests", get_requests)
     return app
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from radixserve.server.protocol.choices import ChoiceShape, ChoiceWriter
     from radixserve.server.protocol.fields import GenerationFields
     from radixserve.text.tokenizer import Tokenizer
-    from radixserve.types import SamplingParams
+    from radixserve.types import Grammar, SamplingParams
 
 ResultT = TypeVar("ResultT")
 
@@ -133,6 +133,7 @@ def generate_requests_for(
     asked_tokens: int | None,
     default_tokens: int | None,
     tokenizer: Tokenizer | None = None,
+    grammar: Grammar | None = None,
 ) -> list[GenerateRequest]:
     """Return what the engine runs for one call: the sequences of each prompt side by side.
 
@@ -140,6 +141,7 @@ def generate_requests_for(
         asked_tokens: Output tokens the caller asked for.
         default_tokens: Output tokens when nothing was asked for; None is the rest of the context.
         tokenizer: Spells `bad_words`.
+        grammar: What each output must look like.
     Raises:
         InvalidRequestError: a prompt is empty or holds an unknown token, sampling parameters
             contradict each other or the vocabulary, or there are too many sequences.
@@ -148,6 +150,7 @@ def generate_requests_for(
     _check_num_sequences(fields, len(prompts))
     limits = limits_of(info)
     params = sampling_params_of(fields, limits, bad_words=_bad_words(fields, tokenizer))
+    params = dataclasses.replace(params, grammar=grammar)
     kept = kept_len(
         fields.truncate_prompt_tokens, asked=asked_tokens, default=default_tokens, limits=limits
     )

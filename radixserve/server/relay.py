@@ -8,19 +8,19 @@ import orjson
 from aiohttp import web
 
 from radixserve.server.errors import JSON_TYPE
-from radixserve.server.merge import open_streams
 from radixserve.server.sse import SSEWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
-    from radixserve.engine.async_engine import AsyncEngine
-    from radixserve.engine.request import GenerateRequest, TextDelta
+    from radixserve.engine.request import TextDelta
+    from radixserve.server.choice_deltas import ChoiceDeltas
     from radixserve.server.event_style import EventStyle
 
 
 class EventWriter(Protocol):
-    """Writes what one request of an answer produces."""
+    """Writes one part of an answer."""
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:
         """Take in what the engine produced; return the events that tell it.
@@ -31,13 +31,16 @@ class EventWriter(Protocol):
 
 
 async def relay_whole(
-    engine: AsyncEngine,
-    requests: Sequence[GenerateRequest],
+    running: AbstractAsyncContextManager[ChoiceDeltas],
     writers: Sequence[EventWriter],
     whole: Callable[[], Any],
 ) -> web.Response:
-    """Run the requests to their end and send what `whole` makes of the writers."""
-    async with open_streams(engine, requests) as deltas:
+    """Read what runs to its end and send what `whole` makes of the writers.
+
+    Args:
+        running: Deltas, each with the index of its writer; entering it submits the requests.
+    """
+    async with running as deltas:
         async for index, delta in deltas:
             writers[index].push(delta)
     return web.Response(body=orjson.dumps(whole()), content_type=JSON_TYPE)
@@ -45,13 +48,12 @@ async def relay_whole(
 
 async def relay_events(
     request: web.Request,
-    engine: AsyncEngine,
-    requests: Sequence[GenerateRequest],
+    running: AbstractAsyncContextManager[ChoiceDeltas],
     writers: Sequence[EventWriter],
     style: EventStyle,
 ) -> web.StreamResponse:
-    """Run the requests and send the writers' events as they come."""
-    async with SSEWriter(request, style) as events, open_streams(engine, requests) as deltas:
+    """Read what runs and send the writers' events as they come. Arguments as above."""
+    async with SSEWriter(request, style) as events, running as deltas:
         async for index, delta in deltas:
             for event in writers[index].push(delta):
                 await events.send(event)

@@ -50,7 +50,7 @@ class TokenBytes:
     def _find(self, token_id: int) -> bytes:
         if token_id in self._added:
             return self._added[token_id].content.encode()
-        token = self._backend.id_to_token(token_id)
+        token = self._backend.id_to_token(token_id) if token_id >= 0 else None
         if token is None:
             return b""
         if "ByteLevel" in self._kinds:

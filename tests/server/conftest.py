@@ -111,3 +111,13 @@ async def serve_shared(shared_engine: AsyncEngine) -> AsyncIterator[ServeShared]
 async def client(serve_shared: ServeShared) -> Client:
     """Return a client of the real server over the shared engine."""
     return await serve_shared(HttpConfig())
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def roomy_client(engine_config: EngineConfig) -> AsyncIterator[Client]:
+    """Return a client of a server whose context holds tools and long conversations."""
+    async with (
+        running(engine_config) as engine,
+        connected(build_app(engine, HttpConfig())) as client,
+    ):
+        yield client

@@ -12,9 +12,10 @@ from radixserve.config import HttpConfig, KeyConfig
 from radixserve.server.auth import OPEN_PATHS, is_admin, is_loopback, require_admin, require_api_key
 from radixserve.server.errors import error_middleware
 from radixserve.server.keys import load_keys
+from tests.server.conftest import connected
 
 if TYPE_CHECKING:
-    from tests.server.conftest import Client, OpenClient, ServeShared
+    from tests.server.conftest import Client, ServeShared
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -159,18 +160,18 @@ ADMINS = KeyConfig(admin_api_keys=(ADMIN,))
     ],
 )
 async def test_admin_routes_need_an_admin(
-    keys: KeyConfig, host: str, shown: str | None, status: int, open_client: OpenClient
+    keys: KeyConfig, host: str, shown: str | None, status: int
 ) -> None:
-    client = await open_client(admin_app(keys, host))
     headers = {} if shown is None else bearer(shown)
-    response = await client.get("/rule", headers=headers)
-    assert response.status == status
-    if status == 403:
-        error = (await response.json())["error"]
-        assert (error["type"], error["code"]) == ("permission_error", "admin_key_required")
-        assert "--admin-api-key" in error["message"]
-    if status in (200, 403):
-        assert await (await client.get("/look", headers=headers)).json() == (status == 200)
+    async with connected(admin_app(keys, host)) as client:
+        response = await client.get("/rule", headers=headers)
+        assert response.status == status
+        if status == 403:
+            error = (await response.json())["error"]
+            assert (error["type"], error["code"]) == ("permission_error", "admin_key_required")
+            assert "--admin-api-key" in error["message"]
+        if status in (200, 403):
+            assert await (await client.get("/look", headers=headers)).json() == (status == 200)
 
 
 @pytest.mark.parametrize(

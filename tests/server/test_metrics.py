@@ -105,7 +105,7 @@ async def test_calls_are_counted_by_route_and_status_and_not_by_made_up_paths(
     await client.get("/v1/models")
     for number in range(3):
         await client.get(f"/made-up-{number}")
-    await client.request("MADEUP", "/v1/models")
+    await client.request("REPORT", "/v1/models")
     found = samples(await scrape(client))
     counts = {
         (labels["method"], labels["route"], labels["status"]): value

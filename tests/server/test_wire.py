@@ -71,7 +71,7 @@ async def test_what_is_not_http_gets_the_envelope_and_is_repeated_nowhere(
                 assert (await session.get(f"{url}/health")).status == 200
     for what, answer in answers.items():
         head, _, body = answer.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 400"), (what, head)
+        assert head.split()[1] == b"400", (what, head)
         assert b"application/json" in head
         assert b"X-Request-Id: req-" in head
         assert json.loads(body)["error"]["code"] == "invalid_http"

@@ -61,7 +61,7 @@ def test_the_drawn_statuses_are_the_real_ones() -> None:
 @pytest.mark.parametrize("cls", leaves(errors.RequestError))
 def test_a_request_error_has_a_code_of_its_own_and_a_client_or_busy_status(cls: Any) -> None:
     assert "code" in vars(cls)
-    assert cls.status_hint in {400, 401, 404, 413, 429, 503}
+    assert cls.status_hint in {400, 401, 403, 404, 409, 413, 429, 503}
     assert cls.error_type.endswith("_error")
 
 

@@ -17,6 +17,7 @@ from radixserve.server.protocol.completion_writer import CompletionShape
 from radixserve.server.protocol.completions import DEFAULT_MAX_TOKENS, parse_completion
 from radixserve.server.protocol.echo import echo_of
 from radixserve.server.protocol.logprobs import TokenNames
+from radixserve.server.protocol.structured import grammar_of
 from radixserve.server.request_id import new_id
 from radixserve.server.state import ENGINE, HTTP_CONFIG
 
@@ -46,6 +47,7 @@ async def post_completions(request: web.Request) -> web.StreamResponse:
         asked_tokens=fields.asked_tokens,
         default_tokens=DEFAULT_MAX_TOKENS,
         tokenizer=engine.tokenizer,
+        grammar=await grammar_of(fields, engine),
     )
     shape = await _shape_of(fields, requests, engine.tokenizer)
     envelope = envelope_for(fields, engine.info, answer_id=answer_id, shape=shape)

@@ -40,14 +40,18 @@ class TokenOffsets:
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, start: int = 0) -> None:
+        self._bytes = tokenizer.token_bytes
         self._pieces = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._end = start
 
     def of(self, token_id: int) -> int:
         """Return where the next token begins. Mutates: the text goes on by it."""
         start = self._end
-        self._end += len(self._pieces.push([token_id]))
-        return start
+        piece = self._pieces.push([token_id])
+        self._end += len(piece)
+        own = self._bytes.of(token_id).decode(errors="ignore")
+        # What was held before, half of a character that came to nothing, comes out with it.
+        return self._end - len(own) if own and piece.endswith(own) else start
 
 
 def echo_of(

@@ -11,6 +11,7 @@ from radixserve.server.protocol.beam import MAX_BEAM_WIDTH, BeamOptions, check_b
 from radixserve.server.protocol.body import INT32_MAX, RequestBody
 from radixserve.server.protocol.hints import RadixHints
 from radixserve.server.protocol.refusal import INVALID_TYPE, UNKNOWN, refusal, refusal_of
+from radixserve.server.protocol.structured import StructuredFields, check_structured
 from radixserve.server.protocol.unbuilt import HARMLESS
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class StreamOptions(RequestBody):
     """Put the usage so far into every chunk."""
 
 
-class GenerationFields(RequestBody):
+class GenerationFields(StructuredFields):
     """The fields that completions and chat completions have in common.
 
     JSON `null` means the same as leaving a field out, so defaults live here and nowhere else.
@@ -226,6 +227,7 @@ def check_together(fields: GenerationFields) -> None:
             "truncate_prompt_tokens",
         )
     check_beam(fields)
+    check_structured(fields)
 
 
 def parse_body(

@@ -70,7 +70,7 @@ def _prompt_json(prompt: MessagesPrompt) -> dict[str, Any]:
             *(each for message in prompt.messages for each in _message_json(message)),
         ],
         "continue_final_message": prompt.is_continuation,
-        "chat_template_kwargs": prompt.chat_template_kwargs,
+        "chat_template_kwargs": _template_kwargs(prompt),
     }
     if prompt.tools:
         body["tools"] = [_tool_json(tool) for tool in prompt.tools]
@@ -80,6 +80,12 @@ def _prompt_json(prompt: MessagesPrompt) -> dict[str, Any]:
         schema = {"name": "output", "schema": prompt.output_config.format.schema_, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
     return body
+
+
+def _template_kwargs(prompt: MessagesPrompt) -> dict[str, Any]:
+    """Thinking that is switched off is switched off where the template knows the switch."""
+    given = prompt.chat_template_kwargs
+    return given if prompt.thinking is None else {"enable_thinking": False, **given}
 
 
 def _system_json(blocks: Sequence[TextBlock]) -> list[dict[str, Any]]:

@@ -64,15 +64,6 @@ def _or_send(neutral: tuple[Any, ...]) -> str:
 _ANY = Unbuilt()
 
 _BOTH: Mapping[str, Unbuilt] = {
-    "response_format": Unbuilt(neutral=({}, {"type": "text"})),
-    "structured_outputs": _ANY,
-    "guided_json": _ANY,
-    "guided_regex": _ANY,
-    "guided_choice": _ANY,
-    "guided_grammar": _ANY,
-    "regex": _ANY,
-    "ebnf": _ANY,
-    "json_schema": _ANY,
     "session_id": _ANY,
 }
 

@@ -105,9 +105,7 @@ def test_a_stop_token_among_forced_ones_ends_the_output_there() -> None:
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_a_small_pool_changes_no_forced_token(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_pool_changes_no_forced_token(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radixserve.core.admission.MIN_GROWTH_TOKENS", 0)
     rig = make_rig(num_blocks=24, host_blocks=60, preemption_mode=mode, max_num_batched_tokens=64)
     for i in range(6):

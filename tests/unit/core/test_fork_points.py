@@ -56,7 +56,9 @@ def test_a_chain_of_turns_computes_each_token_once() -> None:
     for turn in range(1, 6):
         kept_before = rig.runner.computed_tokens
         tokens = [*tokens, *MORE]
-        rig.add(f"turn {turn}", tokens, fork_of=f"turn {turn - 1}", max_tokens=5, is_fork_point=True)
+        rig.add(
+            f"turn {turn}", tokens, fork_of=f"turn {turn - 1}", max_tokens=5, is_fork_point=True
+        )
         rig.drain()
         tokens += rig.tokens[f"turn {turn}"]
         assert rig.runner.computed_tokens - kept_before == 1 + len(MORE) + 4

@@ -131,7 +131,13 @@ def test_no_score_comes_after_the_first_token() -> None:
         rig.step()
         lengths.append((len(rig.scores["a"]), len(rig.tokens["a"])))
 
-    assert lengths == [(10, 0), (20, 0), (30, 0), (40, 0), *[(41, tokens) for tokens in range(1, 6)]]
+    assert lengths == [
+        (10, 0),
+        (20, 0),
+        (30, 0),
+        (40, 0),
+        *[(41, tokens) for tokens in range(1, 6)],
+    ]
 
 
 def test_an_aborted_request_is_told_no_more() -> None:

@@ -1,0 +1,1 @@
+"""Other people's clients and evaluation tools, unchanged, against the real server."""
