@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TARGET_P99_S = 0.020
 EVERY_S = 0.01
-WORDS = "tree leaf root node block prefix token cache river stone light paper".split()
+WORDS = ("tree", "leaf", "root", "node", "block", "prefix", "token", "cache", "river", "stone")
 
 
 def make_prompt(rng: random.Random, num_words: int) -> str:

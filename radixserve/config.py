@@ -44,8 +44,16 @@ class ModelConfig:
     """Most tokens of prompt and output together; the model's own limit when None."""
     chat_template: str | None = None
     """A file with a Jinja chat template that replaces the model's own."""
+    tool_call_parser: Literal["auto", "hermes", "llama3", "mistral", "mistral-args"] = "auto"
+    """How the model writes calls of tools; auto: as its chat template shows it."""
 
     def __post_init__(self) -> None:
+        _require(
+            self.tool_call_parser in ("auto", "hermes", "llama3", "mistral", "mistral-args"),
+            "tool_call_parser",
+            "auto, hermes, llama3, mistral or mistral-args",
+            self.tool_call_parser,
+        )
         _require(bool(self.model), "model", "a folder, a GGUF file or a model id", self.model)
         _require(
             self.max_model_len is None or self.max_model_len >= 2,

@@ -45,6 +45,12 @@ MODEL_FLAGS = (
         "a Jinja file that replaces the model's chat template",
         metavar="FILE",
     ),
+    Flag(
+        "--tool-call-parser",
+        "engine.model.tool_call_parser",
+        "how the model writes calls of tools; auto is as its chat template shows it",
+        choices=("auto", "hermes", "llama3", "mistral", "mistral-args"),
+    ),
 )
 
 CACHE_FLAGS = (

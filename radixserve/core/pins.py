@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from radixserve.core.radix_tree import RadixTree
     from radixserve.types import Namespace, PackedIds
 
-MAX_PINS = 4096
+MAX_PINS = 512
 """Pins of one path cost no blocks beyond the first, so their number has a bound of its own."""
 
 _ONE_MORE = bytes(ID_BYTES)

@@ -31,6 +31,7 @@ from radixserve.runtime.sampler import Sampler
 from radixserve.runtime.swap_costs import measure_swap_costs
 from radixserve.text.chat_template import ChatTemplate
 from radixserve.text.tokenizer import Tokenizer
+from radixserve.text.tool_calls import find_parser
 
 if TYPE_CHECKING:
     from radixserve.config import CacheConfig, EngineConfig, ModelConfig
@@ -51,7 +52,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     folder = resolve_model(config.model.model, progress=progress)
     tokenizer = Tokenizer.from_folder(folder)
-    template = ChatTemplate.from_folder(folder, tokenizer, override=_override(config.model))
+    template = _chat_template(config.model, folder, tokenizer)
     dtype = choose_dtype(config.model.dtype)
     loaded = load_model(folder, dtype=dtype)
     kv_cache = _allocate_pool(config.cache, loaded, dtype)
@@ -104,6 +105,16 @@ def _publish_events(core: EngineCore, cache: CacheConfig) -> None:
         )
         _log.info("KV events: %s, replay %s", publisher.endpoint, publisher.replay_endpoint)
         core.publish_to(publisher)
+
+
+def _chat_template(config: ModelConfig, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    name = config.tool_call_parser
+    return ChatTemplate.from_folder(
+        folder,
+        tokenizer,
+        override=_override(config),
+        call_style=None if name == "auto" else find_parser(name),
+    )
 
 
 def _override(config: ModelConfig) -> str | None:

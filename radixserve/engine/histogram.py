@@ -6,10 +6,10 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import HistogramMetricFamily
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from prometheus_client.core import HistogramMetricFamily
 
 INFINITY = "+Inf"
 
@@ -33,10 +33,8 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
-    def family(self, name: str, text: str, labels: Mapping[str, str]) -> HistogramMetricFamily:
-        """Return what a scrape shows."""
-        family = HistogramMetricFamily(name, text, labels=tuple(labels))
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Show this in a scrape. Mutates: the family."""
         bounds = [*(str(float(bound)) for bound in self._bounds), INFINITY]
         buckets = list(zip(bounds, accumulate(self._counts), strict=True))
-        family.add_metric(tuple(labels.values()), buckets, self._sum)
-        return family
+        family.add_metric(labels, buckets, self._sum)

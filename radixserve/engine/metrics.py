@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from radixserve.engine.histogram import Histogram
@@ -134,7 +134,9 @@ class EngineMetrics:
                 family.add_metric(values, getattr(stats, field))
                 yield family
         for name, (text, _) in _HISTOGRAMS.items():
-            yield self._histograms[name].family(PREFIX + name, text, labels)
+            shown = HistogramMetricFamily(PREFIX + name, text, labels=names)
+            self._histograms[name].add_to(shown, values)
+            yield shown
         forced = CounterMetricFamily(
             f"{PREFIX}forced_tokens",
             "Output tokens that a grammar left no choice about",

@@ -174,7 +174,7 @@ def _mask_of(followed: _Followed, sampling: SamplingState, vocab_limit: int) -> 
     else may come.
     """
     state, stops = followed.state, _within(sampling.params.stop_token_ids, vocab_limit)
-    if followed.output_ids != sampling.output_ids:
+    if state.failure is None and followed.output_ids != sampling.output_ids:
         return "the output so far does not follow the grammar"
     if state.is_complete:
         ends = _ends(followed.grammar, sampling.params.stop_token_ids)

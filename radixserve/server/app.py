@@ -27,6 +27,7 @@ from radixserve.server.handlers.health import get_health, get_ready
 from radixserve.server.handlers.messages import post_count_tokens, post_messages
 from radixserve.server.handlers.metrics import get_metrics
 from radixserve.server.handlers.models import get_model, get_models
+from radixserve.server.handlers.openapi import get_openapi
 from radixserve.server.handlers.requests import get_requests
 from radixserve.server.handlers.responses import post_responses
 from radixserve.server.handlers.score import post_score
@@ -77,6 +78,7 @@ def build_app(
     app.router.add_get("/ready", get_ready)
     app.router.add_get("/metrics", get_metrics)
     app.router.add_get("/version", get_version)
+    app.router.add_get("/openapi.json", get_openapi)
     for root in ("", "/v1"):
         app.router.add_post(f"{root}/tokenize", post_tokenize)
         app.router.add_post(f"{root}/detokenize", post_detokenize)

@@ -24,6 +24,7 @@ from radixserve.errors import (
     RadixServeError,
     RequestAbortedError,
     RequestError,
+    RequestTimeoutError,
     RequestTooLargeError,
 )
 from radixserve.server.envelopes import error_json
@@ -164,7 +165,7 @@ def _reply_to_server_error(error: RadixServeError) -> ErrorReply:
 
 
 def _server_message(error: RadixServeError) -> str:
-    if isinstance(error, RequestAbortedError):
+    if isinstance(error, RequestAbortedError | RequestTimeoutError):
         return str(error) or "The server ended this request before it was finished."
     for kind, message in _SERVER_MESSAGES.items():
         if isinstance(error, kind):

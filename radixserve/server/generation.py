@@ -148,6 +148,11 @@ def generate_requests_for(
         PromptTooLongError: a prompt and its output do not fit in the context.
     """
     _check_num_sequences(fields, len(prompts))
+    if fields.beam is not None and grammar is not None:
+        raise refusal(
+            "use_beam_search: not allowed where the output must follow a grammar.",
+            "use_beam_search",
+        )
     limits = limits_of(info)
     params = sampling_params_of(fields, limits, bad_words=_bad_words(fields, tokenizer))
     params = dataclasses.replace(params, grammar=grammar)

@@ -23,6 +23,8 @@ from radixserve.server.exchange import current_exchange
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from aiohttp.abc import AbstractStreamWriter
+
 KEEP_ALIVE_S = 15.0
 """Common proxies give up after 30 or 60 seconds of silence."""
 
@@ -57,6 +59,7 @@ class SSEWriter:
         self._style = style
         self._num_sent = 0
         self._turn = asyncio.Lock()
+        self._writer: AbstractStreamWriter | None = None
         self._num_writes = 0
         self._keeper: asyncio.Task[None] | None = None
 
@@ -118,8 +121,12 @@ class SSEWriter:
         await asyncio.wait([self._keeper])
 
     async def _write(self, data: bytes) -> None:
+        self._num_writes += 1
+        if self._writer is not None:
+            # Whole: the connection is given all of `data` before anything is waited for.
+            await self._writer.write(data)
+            return
         async with self._turn:
-            self._num_writes += 1
-            if not self.response.prepared:
-                await self.response.prepare(self._request)
-            await self.response.write(data)
+            self._writer = await self.response.prepare(self._request)
+            assert self._writer is not None
+            await self._writer.write(data)

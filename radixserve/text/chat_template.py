@@ -49,20 +49,34 @@ class ChatTemplate:
     Args:
         templates: Jinja source by name: `default`, and `tool_use` for chats with tools.
         tokenizer: The model's tokenizer.
+        call_style: How the model writes calls of tools; None: as its templates show it.
 
     Raises:
         ModelLoadError: A template is not valid Jinja.
     """
 
-    def __init__(self, templates: Mapping[str, str], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        tokenizer: Tokenizer,
+        *,
+        call_style: ToolCallStyle | None = None,
+    ) -> None:
         self._templates = {name: _compile(name, source) for name, source in templates.items()}
         self._sources = dict(templates)
+        self.call_style = call_style or detect_parser("\n".join(templates.values()))
+        """How the model writes calls of tools."""
         self._tokenizer = tokenizer
         self._control_tokens = ControlTokens(tokenizer)
 
     @classmethod
     def from_folder(
-        cls, folder: Path, tokenizer: Tokenizer, *, override: str | None = None
+        cls,
+        folder: Path,
+        tokenizer: Tokenizer,
+        *,
+        override: str | None = None,
+        call_style: ToolCallStyle | None = None,
     ) -> ChatTemplate:
         """Return the chat template of a model folder, or the one given instead.
 
@@ -70,22 +84,18 @@ class ChatTemplate:
             folder: The model folder.
             tokenizer: The model's tokenizer.
             override: Jinja source that replaces all templates of the folder.
+            call_style: How the model writes calls of tools; None: as its templates show it.
 
         Raises:
             ModelLoadError: A template, or the file that holds it, cannot be read.
         """
         templates = read_templates(folder) if override is None else {"default": override}
-        return cls(templates, tokenizer)
+        return cls(templates, tokenizer, call_style=call_style)
 
     @property
     def is_available(self) -> bool:
         """Whether the model has any chat template."""
         return bool(self._templates)
-
-    @cached_property
-    def call_style(self) -> ToolCallStyle:
-        """How the model writes calls of tools, as far as its templates show it."""
-        return detect_parser("\n".join(self._sources.values()))
 
     @cached_property
     def has_reasoning(self) -> bool:

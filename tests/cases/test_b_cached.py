@@ -8,17 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.cases.serving import serving
+from tests.cases.serving import changed, serving
 from tests.server.events import parse_events, post, text_of
 
 if TYPE_CHECKING:
     from radixserve.config import EngineConfig
-    from tests.server.conftest import Client
 
 COMPLETIONS = "/v1/completions"
-BLOCK_SIZE = 16
 
 
 def fresh(length: int, seed: int) -> list[int]:
@@ -26,21 +22,17 @@ def fresh(length: int, seed: int) -> list[int]:
     return [3 + (seed * 131 + 29 * i * i + i) % 300 for i in range(length)]
 
 
-@pytest.mark.asyncio(loop_scope="session")
-async def test_b3_a_prompt_of_any_length_can_be_asked_twice(client: Client) -> None:
+async def test_b3_a_prompt_of_any_length_can_be_asked_twice(engine_config: EngineConfig) -> None:
     """Whole blocks that are all cached leave one token to compute (nano-vllm #144)."""
-    for length in range(1, 4 * BLOCK_SIZE + 2):
-        body: dict[str, Any] = {
-            "prompt": [3 + length, *fresh(length - 1, length)],
-            "max_tokens": 4,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_salt": f"b3 {length}",
-        }
-        cold, warm = [await post(client, COMPLETIONS, body) for _ in range(2)]
-        assert warm["choices"] == cold["choices"]
-        assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-        assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == length - 1
+    async with serving(changed(engine_config, cache={"block_size": 4})) as (_, client):
+        for length in range(1, 4 * 4 + 2):
+            body = {"prompt": [3 + length, *fresh(length - 1, length)], "max_tokens": 4}
+            body |= {"temperature": 0, "ignore_eos": True}
+            cold, warm = [await post(client, COMPLETIONS, body) for _ in range(2)]
+            assert warm["choices"] == cold["choices"]
+            assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+            cached = warm["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert cached == min(length - 1, (length + 3) // 4 * 4) < length
 
 
 async def test_b9_a_flush_never_hurts_a_running_stream(engine_config: EngineConfig) -> None:

@@ -30,9 +30,7 @@ class Script:
         self, logits: Any, states: Sequence[SamplingState], *masks: Any
     ) -> list[int | RowError]:
         sampled = self._sample(logits, states, *masks)
-        return [
-            self._line(state, token) for state, token in zip(states, sampled, strict=True)
-        ]
+        return [self._line(state, token) for state, token in zip(states, sampled, strict=True)]
 
     def _line(self, state: SamplingState, sampled: int | RowError) -> int | RowError:
         script = self._by_seed.get(-1 if state.params.seed is None else state.params.seed)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 COMPLETIONS = "/v1/completions"
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-LONG = [3 + (53 * i * i + 19 * i) % 300 for i in range(200)]
+LONG = [11 + (53 * i * i + 19 * i) % 300 for i in range(200)]
 
 CALLS: list[dict[str, Any]] = [
     {"prompt": "My reply: No", "max_tokens": 6},

@@ -10,7 +10,6 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from radixserve.config import HttpConfig
 from tests.server.conftest import MODEL, SHARED_CONTEXT_LEN
 from tests.server.events import post
 
@@ -30,6 +29,15 @@ TOOL = {
     "name": "add",
     "description": "Adds.",
     "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+FLAG = {
+    "name": "flag",
+    "input_schema": {
+        "type": "object",
+        "properties": {"on": {"enum": ["yes", "no"]}},
+        "required": ["on"],
+        "additionalProperties": False,
+    },
 }
 GREEDY = {"temperature": 0}
 BODY: dict[str, Any] = {"max_tokens": 12, "temperature": 0, "messages": TURNS}
@@ -231,6 +239,51 @@ async def test_the_clients_own_error_classes(api: anthropic.AsyncAnthropic) -> N
         await api.messages.create(model="no-such-model", max_tokens=3, messages=TURNS)
     with pytest.raises(anthropic.BadRequestError):
         await api.messages.create(model=MODEL, max_tokens=0, messages=TURNS)
+
+
+CHOICES: list[dict[str, Any]] = [
+    {"type": "any"},
+    {"type": "tool", "name": "add"},
+    {"type": "any", "disable_parallel_tool_use": True},
+]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+async def test_a_call_that_is_demanded_streams_as_a_block(
+    roomy_api: anthropic.AsyncAnthropic, choice: dict[str, Any]
+) -> None:
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "max_tokens": 120,
+        "messages": TURNS,
+        "tools": [FLAG],
+        "tool_choice": choice if choice["type"] != "tool" else {**choice, "name": "flag"},
+        "extra_body": {"temperature": 1, "seed": 5},
+    }
+    whole = await roomy_api.messages.create(**body)
+    async with roomy_api.messages.stream(**body) as stream:
+        async for _ in stream:
+            pass
+        message = await stream.get_final_message()
+
+    assert whole.stop_reason == message.stop_reason
+    assert whole.stop_reason in ("tool_use", "max_tokens")
+    assert len(whole.content) == len(message.content) >= 1
+    for block, streamed in zip(whole.content, message.content, strict=True):
+        assert block.type == streamed.type == "tool_use"
+        assert (block.name, block.input) == (streamed.name, streamed.input)
+        assert block.input.get("on") in ("yes", "no", None)
+    if choice != {"type": "any"}:
+        assert len(whole.content) == 1
+
+
+async def test_the_text_keeps_to_its_schema(roomy_client: Client) -> None:
+    schema = {"type": "object", "properties": {"on": {"enum": ["yes", "no"]}}, "required": ["on"]}
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    body = {**BODY, "max_tokens": 60, "output_config": config}
+    answer = await post(roomy_client, "/v1/messages", body)
+    assert answer["stop_reason"] == "end_turn"
+    assert orjson.loads(answer["content"][0]["text"])["on"] in ("yes", "no")
 
 
 async def test_disabled_thinking_and_metadata_change_nothing(client: Client) -> None:

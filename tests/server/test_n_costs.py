@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from radixserve.config import HttpConfig
+from radixserve.core.invariants import check
 from radixserve.server.app import build_app
 from tests.server.events import post, until
 
@@ -62,14 +66,40 @@ async def test_eight_choices_of_a_long_prompt_compute_it_once_and_share_its_bloc
     assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-async def test_leaving_a_call_of_several_choices_ends_them_all(
-    start_engine: StartEngine, engine_config: EngineConfig, open_client: OpenClient
+def is_idle(engine: AsyncEngine) -> bool:
+    """Whether nothing runs or waits, and no block is held."""
+    stats = engine.stats()
+    return not (stats.num_running or stats.num_waiting or stats.private_blocks)
+
+
+@pytest.mark.parametrize("fields", [{"n": 6}, {"n": 2, "best_of": 6}, {"beam_width": 6}])
+async def test_leaving_a_call_of_several_sequences_ends_them_all(
+    fields: dict[str, Any],
+    start_engine: StartEngine,
+    engine_config: EngineConfig,
+    open_client: OpenClient,
 ) -> None:
     engine = await start_engine(engine_config)
     client = await open_client(build_app(engine, HttpConfig()))
-    body = {"prompt": "Once", "n": 6, "max_tokens": 1500, "ignore_eos": True}
+    body = {"prompt": "Once", "max_tokens": 1500, "ignore_eos": True, **fields}
     call = asyncio.create_task(client.post(COMPLETIONS, json=body))
     await until(lambda: engine.stats().num_running == 6)
     call.cancel()
-    await until(lambda: engine.stats().num_running == engine.stats().num_waiting == 0)
-    assert engine.stats().private_blocks == 0
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until(lambda: is_idle(engine))
+    check(engine.core.scheduler)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_that_fits_only_in_part_is_refused_whole(
+    stream: bool, start_engine: StartEngine, engine_config: EngineConfig, open_client: OpenClient
+) -> None:
+    scheduler = dataclasses.replace(engine_config.scheduler, max_queue_len=4)
+    engine = await start_engine(dataclasses.replace(engine_config, scheduler=scheduler))
+    client = await open_client(build_app(engine, HttpConfig()))
+    body = {"prompt": "Once", "n": 5, "max_tokens": 500, "stream": stream, "ignore_eos": True}
+    response = await client.post(COMPLETIONS, json=body)
+    assert (response.status, (await response.json())["error"]["code"]) == (429, "queue_full")
+    await until(lambda: is_idle(engine))
+    assert engine.stats().output_tokens == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Literal
 
 import openai
 import pytest
 import pytest_asyncio
+from pydantic import BaseModel
 
 from tests.server.conftest import MODEL
 from tests.server.events import post
@@ -25,6 +27,19 @@ TOOL = {
     "description": "Adds.",
     "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
     "strict": False,
+}
+
+
+FLAG = {
+    "type": "function",
+    "name": "flag",
+    "parameters": {
+        "type": "object",
+        "properties": {"on": {"enum": ["yes", "no"]}},
+        "required": ["on"],
+        "additionalProperties": False,
+    },
+    "strict": True,
 }
 
 
@@ -69,6 +84,57 @@ async def test_the_events_come_in_their_order(api: openai.AsyncOpenAI) -> None:
         "response.output_item.done",
     ]
     assert set(kinds[4:-4]) == {"response.output_text.delta"}
+
+
+class Flag(BaseModel):
+    """What an answer is parsed into."""
+
+    model_config = {"extra": "forbid"}
+    on: Literal["yes", "no"]
+
+
+async def test_the_text_keeps_to_its_schema_and_is_parsed(api: openai.AsyncOpenAI) -> None:
+    parsed = await api.responses.parse(model=MODEL, input="the parrot said", text_format=Flag)
+    assert parsed.status == "completed"
+    assert parsed.output_parsed is not None
+    assert parsed.output_parsed.on in ("yes", "no")
+
+
+async def test_the_streaming_helper_builds_the_whole_answer(api: openai.AsyncOpenAI) -> None:
+    body: dict[str, Any] = {"model": MODEL, "input": "the parrot said", "text_format": Flag}
+    async with api.responses.stream(**body) as events:
+        text = "".join(
+            [event.delta async for event in events if event.type == "response.output_text.delta"]
+        )
+        final = await events.get_final_response()
+    assert final.output_text == text
+    assert final.output_parsed is not None
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "flag"}])
+async def test_a_call_that_is_demanded_streams_as_an_item(
+    api: openai.AsyncOpenAI, choice: Any
+) -> None:
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "input": "the parrot said",
+        "tools": [FLAG],
+        "tool_choice": choice,
+        "parallel_tool_calls": False,
+        "extra_body": {"seed": 5},
+    }
+    whole = await api.responses.create(**body)
+    events = [event async for event in await api.responses.create(stream=True, **body)]
+
+    [call] = whole.output
+    assert call.type == "function_call"
+    assert (call.name, call.status) == ("flag", "completed")
+    assert json.loads(call.arguments)["on"] in ("yes", "no")
+    pieces = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    [done] = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert "".join(pieces) == done.arguments == call.arguments
+    assert events[-1].type == "response.completed"
+    assert "response.content_part.added" not in [event.type for event in events]
 
 
 async def test_an_answer_that_was_cut_is_incomplete(roomy_client: Client) -> None:

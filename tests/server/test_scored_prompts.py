@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.server.conftest import Client, OpenClient, StartEngine
 
 COMPLETIONS = "/v1/completions"
-PROMPT = [3 + (29 * i * i + 7 * i) % 300 for i in range(90)]
+PROMPT = [12 + (29 * i * i + 7 * i) % 300 for i in range(90)]
 SCORED: dict[str, Any] = {"prompt": PROMPT, "prompt_logprobs": 3, "n": 3, "seed": 1}
 
 

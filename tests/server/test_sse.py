@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from radixserve.errors import BackendError, QueueFullError, RequestAbortedError
+from radixserve.server import sse
 from radixserve.server.errors import error_middleware
 from radixserve.server.sse import SSEWriter
 
@@ -121,3 +122,61 @@ async def test_a_reader_that_stops_reading_stops_the_writer(open_client: OpenCli
     assert 0 < sent < 50_000
     response.close()
     await asyncio.wait_for(left.wait(), timeout=30)
+
+
+@pytest.fixture
+def quick_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send comments so often that no test has to wait for one."""
+    monkeypatch.setattr(sse, "KEEP_ALIVE_S", 0.005)
+
+
+@pytest.mark.usefixtures("quick_comments")
+async def test_a_silent_stream_is_kept_alive_by_comments(open_client: OpenClient) -> None:
+    go_on = asyncio.Event()
+
+    async def wait(request: web.Request) -> web.StreamResponse:
+        async with SSEWriter(request) as writer:
+            await go_on.wait()
+            await writer.send({"number": 1})
+        return writer.response
+
+    app = web.Application(middlewares=[error_middleware])
+    app.router.add_get("/wait", wait)
+    client = await open_client(app)
+    response = await client.get("/wait")
+    for _ in range(3):
+        assert await response.content.readuntil(b"\n\n") == b": keep-alive\n\n"
+    go_on.set()
+    rest = (await response.text()).replace(": keep-alive\n\n", "")
+    assert rest == 'data: {"number":1}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.usefixtures("quick_comments")
+async def test_a_failure_after_a_comment_is_an_event(open_client: OpenClient) -> None:
+    go_on = asyncio.Event()
+
+    async def fail(request: web.Request) -> web.StreamResponse:
+        async with SSEWriter(request) as writer:
+            await go_on.wait()
+            raise QueueFullError("full")
+        return writer.response
+
+    app = web.Application(middlewares=[error_middleware])
+    app.router.add_get("/fail", fail)
+    client = await open_client(app)
+    response = await client.get("/fail")
+    go_on.set()
+    assert response.status == 200
+    events = (await response.text()).replace(": keep-alive\n\n", "").split("\n\n")
+    assert orjson.loads(events[0].removeprefix("data: "))["error"]["code"] == "queue_full"
+    assert events[1:] == ["data: [DONE]", ""]
+
+
+@pytest.mark.usefixtures("quick_comments")
+async def test_no_comment_outlives_its_stream(open_client: OpenClient) -> None:
+    before = asyncio.all_tasks()
+    client = await open_client(app_that_streams(events=2))
+    for _ in range(5):
+        assert await (await client.get("/stream")).text()
+    await client.close()
+    assert {task for task in asyncio.all_tasks() - before if "_keep_alive" in repr(task)} == set()

@@ -23,6 +23,10 @@ ADD: dict[str, Any] = {
 NOW: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
 NAMED = {"type": "function", "function": {"name": "now"}}
 
+DEEP: dict[str, Any] = {}
+for _ in range(400):
+    DEEP = {"properties": {"x": DEEP}}
+
 
 def function(**fields: Any) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": "f", **fields}}]
@@ -49,6 +53,7 @@ def chat(**fields: Any) -> dict[str, Any]:
             "tools[0].function.parameters",
             "invalid_type",
         ),
+        ({"tools": function(parameters=DEEP)}, "tools[0].function.parameters", "invalid_value"),
         ({"tools": function(colour=1)}, "tools[0].function.colour", "unknown_parameter"),
         ({"tools": [NOW, NOW]}, "tools[1].function.name", "invalid_value"),
         ({"tools": [NOW] * (MAX_TOOLS + 1)}, "tools", "invalid_value"),

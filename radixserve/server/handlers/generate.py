@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from radixserve.engine.request import GenerateRequest
     from radixserve.server.protocol.generate import GenerateCall
     from radixserve.text.tokenizer import Tokenizer
+    from radixserve.types import Grammar
 
 
 async def post_generate(request: web.Request) -> web.StreamResponse:
@@ -66,12 +67,19 @@ async def _requests_of(call: GenerateCall, engine: AsyncEngine) -> list[Generate
         asked_tokens=fields.asked_tokens,
         default_tokens=DEFAULT_NEW_TOKENS,
         tokenizer=engine.tokenizer,
+        grammar=await _grammar_of(call, engine),
     )
     names = call.names(new_id("gen"))
     return [
-        dataclasses.replace(one, request_id=name)
-        for one, name in zip(requests, names, strict=True)
+        dataclasses.replace(one, request_id=name) for one, name in zip(requests, names, strict=True)
     ]
+
+
+async def _grammar_of(call: GenerateCall, engine: AsyncEngine) -> Grammar | None:
+    """Return what the outputs must look like; None: anything goes."""
+    for name, spec in call.completion.grammar_specs():
+        return await engine.compile_grammar(spec, param=f"sampling_params.{name}")
+    return None
 
 
 def _encode(call: GenerateCall, tokenizer: Tokenizer) -> list[Prompt]:

@@ -60,6 +60,8 @@ def check_beam(fields: GenerationFields) -> None:
         return
     if fields.n > beam.width:
         raise refusal(f"n: at most beam_width ({beam.width}) choices; got {fields.n}.", "n")
+    for name, _ in fields.grammar_specs():
+        raise refusal(f"{name}: not allowed with use_beam_search.", name)
     for name in _NOT_COMBINED:
         if not _is_default(fields, name):
             raise refusal(f"{name}: not allowed with use_beam_search.", name)

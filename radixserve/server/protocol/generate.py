@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Discriminator, Field, Tag
 
 from radixserve.errors import InvalidRequestError
-from radixserve.server.protocol.body import INT32_MAX, RequestBody
+from radixserve.server.protocol.body import INT32_MAX, RequestBody, one_of
 from radixserve.server.protocol.completions import (
     MAX_PROMPTS,
     CompletionRequest,
@@ -107,6 +107,7 @@ RidField = Annotated[
 class GenerateBody(RequestBody):
     """One call of ``POST /generate``."""
 
+    model_config = one_of("text", "input_ids")
     model: str | None = None
     """The served model when left out."""
     text: TextField | None = None
@@ -224,7 +225,7 @@ def _sampling_of(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         our_name = OUR_NAMES.get(name, name)
         is_known = our_name in GenerationFields.model_fields or our_name == "max_tokens"
-        if our_name in _OUTSIDE or not (is_known or our_name in _PASSED_ON):
+        if our_name in _OUTSIDE or not is_known:
             shown = f"sampling_params.{name[:64]}"
             raise refusal(f"Unknown parameter: {shown!r}.", shown, UNKNOWN)
         if our_name in ours:
@@ -234,10 +235,6 @@ def _sampling_of(given: Mapping[str, Any]) -> dict[str, Any]:
             )
         ours[our_name] = value
     return ours
-
-
-_PASSED_ON = frozenset({"ebnf", "json_schema", "regex"})
-"""Known to a completion, which says what becomes of them."""
 
 
 def _in_callers_words(refused: InvalidRequestError, body: GenerateBody) -> InvalidRequestError:

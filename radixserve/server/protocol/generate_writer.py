@@ -8,7 +8,7 @@ null for a value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from radixserve.server.protocol.logprobs import LEAST_LOGPROB
@@ -57,21 +57,17 @@ class GenerateWriter:
         self._index = index
         self._name = name
         self._prompt_ids = prompt_ids
-        self._so_far: TextDelta | None = None
-        self._has_told_prompt = False
+        self._deltas: list[TextDelta] = []
 
     def push(self, delta: TextDelta) -> list[dict[str, Any]]:
         """Return the event of a delta. Mutates: the writer."""
-        before = self._so_far
-        self._so_far = delta if before is None else before.merged_with(delta)
-        event = self._json(delta, with_prompt=not self._has_told_prompt)
-        self._has_told_prompt = True
+        event = self._json(delta, with_prompt=not self._deltas)
+        self._deltas.append(delta)
         return [{**event, "index": self._index} if self._shape.is_indexed else event]
 
     def whole(self) -> dict[str, Any]:
         """Return the complete answer."""
-        assert self._so_far is not None
-        return self._json(self._so_far, with_prompt=True)
+        return self._json(_joined(self._deltas), with_prompt=True)
 
     def _json(self, delta: TextDelta, *, with_prompt: bool) -> dict[str, Any]:
         facts = {
@@ -114,6 +110,17 @@ class GenerateWriter:
 
     def _text_of(self, token_id: TokenId) -> str | None:
         return None if self._shape.names is None else self._shape.names.in_completions(token_id)
+
+
+def _joined(deltas: Sequence[TextDelta]) -> TextDelta:
+    """Return one delta that says what all of them say."""
+    return replace(
+        deltas[-1],
+        text="".join([delta.text for delta in deltas]),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        prompt_logprobs=tuple(entry for delta in deltas for entry in delta.prompt_logprobs),
+    )
 
 
 def _finish_json(delta: TextDelta) -> dict[str, Any] | None:

@@ -207,7 +207,7 @@ def _check_thinking(thinking: dict[str, Any] | None) -> None:
     kind = "disabled" if thinking is None else thinking.get("type")
     if kind != "disabled":
         raise UnsupportedFeatureError(
-            'thinking: this server does not support this parameter yet; leave it out or send '
+            "thinking: this server does not support this parameter yet; leave it out or send "
             '{"type": "disabled"}.',
             param="thinking",
         )

@@ -1,9 +1,9 @@
 """Anthropic's messages in the words of the chat endpoint, which knows what to do with them.
 
-    system                       a first message of role system
-    user: text, tool_result      messages of role user, and of role tool, in this order
-    assistant: text, tool_use    one message with tool_calls
-    assistant at the end         a message to be continued
+system                       a first message of role system
+user: text, tool_result      messages of role user, and of role tool, in this order
+assistant: text, tool_use    one message with tool_calls
+assistant at the end         a message to be continued
 """
 
 from __future__ import annotations

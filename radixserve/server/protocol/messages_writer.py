@@ -1,8 +1,8 @@
 """The answer of ``POST /v1/messages``: content blocks, as events or as one message.
 
-    message_start  ping
-    content_block_start  content_block_delta ...  content_block_stop      for each block
-    message_delta  message_stop
+message_start  ping
+content_block_start  content_block_delta ...  content_block_stop      for each block
+message_delta  message_stop
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The Responses API's input in the words of the chat endpoint, which knows what to do with it.
 
-    instructions              a first message of role system
-    message                   a message
-    reasoning, function_call  join the assistant's message around them
-    function_call_output      a message of role tool
+instructions              a first message of role system
+message                   a message
+reasoning, function_call  join the assistant's message around them
+function_call_output      a message of role tool
 """
 
 from __future__ import annotations

@@ -66,8 +66,7 @@ Part = Annotated[
     Discriminator(_branch_of_part),
 ]
 ContentField = Annotated[
-    Annotated[str, Tag("<string>")]
-    | Annotated[list[Part], Tag("<parts>"), Field(fail_fast=True)],
+    Annotated[str, Tag("<string>")] | Annotated[list[Part], Tag("<parts>"), Field(fail_fast=True)],
     Discriminator(
         _branch_of_content,
         custom_error_type="content_type",

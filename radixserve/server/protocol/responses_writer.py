@@ -1,8 +1,8 @@
 """The answer of ``POST /v1/responses``: output items, as events or as one response.
 
-    response.created  response.in_progress
-    response.output_item.added  ...added  ...delta ...  ...done  response.output_item.done
-    response.completed, or response.incomplete where the output was cut
+response.created  response.in_progress
+response.output_item.added  ...added  ...delta ...  ...done  response.output_item.done
+response.completed, or response.incomplete where the output was cut
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class ResponseWriter:
         item = self._items[-1]
         text = item.part.add(piece)
         if text:
-            events.append(self._item_event(f"{item.noun}.delta", **item.place, **item.told(delta=text)))
+            told = item.told(delta=text)
+            events.append(self._item_event(f"{item.noun}.delta", **item.place, **told))
         return events
 
     def _open(self) -> list[dict[str, Any]]:

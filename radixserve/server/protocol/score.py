@@ -66,9 +66,7 @@ class ScoreRequest(RequestBody):
     model: str | None = None
     """The served model when left out."""
     prompt: TextOrIds
-    options: Annotated[
-        list[TextOrIds], Field(min_length=1, max_length=MAX_OPTIONS, fail_fast=True)
-    ]
+    options: Annotated[list[TextOrIds], Field(min_length=1, max_length=MAX_OPTIONS, fail_fast=True)]
     normalization: Annotated[Normalization, BeforeValidator(_named)] = Normalization.SUM
     add_special_tokens: bool = True
     """Whether the tokenizer may add its begin-of-sequence token to a prompt's text."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from radixserve.server.protocol.body import RequestBody
+from radixserve.server.protocol.body import RequestBody, one_of
 from radixserve.server.protocol.chat import MAX_MESSAGES, ChatMessage
 from radixserve.server.protocol.fields import TokenIds, parse_body
 from radixserve.server.protocol.refusal import MISSING, refusal
@@ -15,6 +15,7 @@ from radixserve.server.protocol.refusal import MISSING, refusal
 class TokenizeRequest(RequestBody):
     """A text, or a conversation that the model's chat template makes a text of."""
 
+    model_config = one_of("prompt", "messages")
     model: str | None = None
     """The served model when left out."""
     prompt: str | None = None

@@ -35,7 +35,7 @@ def grammar_with_tools(
     Raises:
         InvalidRequestError: the text is held to something that calls cannot stand beside.
     """
-    if style is None:
+    if style is None or not use.functions:
         return text
     if use.must_call:
         return _calls(use, style)

@@ -115,7 +115,7 @@ class ToolUse:
     @property
     def text_len(self) -> int:
         """Bytes of what the model is told, about."""
-        return _json_len(self.told)
+        return sum(_json_len(function) for function in self.told)
 
     def for_template(self) -> list[dict[str, Any]] | None:
         """Return the tools as `ChatTemplate` takes them; None if there are none to be told of."""
@@ -216,6 +216,7 @@ def _named(functions: Sequence[Function], name: str) -> Function:
 
 def _check_functions(functions: Sequence[Function]) -> None:
     seen: set[str] = set()
+    total = 0
     for index, function in enumerate(functions):
         where = f"tools[{index}].function"
         if function.name in seen:
@@ -227,14 +228,17 @@ def _check_functions(functions: Sequence[Function]) -> None:
                 f"{where}.parameters",
                 INVALID_TYPE,
             )
-    if (length := _json_len(functions)) > MAX_TOOLS_LEN:
+        total += _json_len(function, where)
+    if total > MAX_TOOLS_LEN:
         raise refusal(
-            f"tools: {length} bytes of JSON are more than the {MAX_TOOLS_LEN} allowed.", "tools"
+            f"tools: {total} bytes of JSON are more than the {MAX_TOOLS_LEN} allowed.", "tools"
         )
 
 
-def _json_len(functions: Sequence[Function]) -> int:
-    return sum(
-        len(function.description or "") + len(orjson.dumps(function.parameters)) + 100
-        for function in functions
-    )
+def _json_len(function: Function, where: str = "") -> int:
+    try:
+        schema = orjson.dumps(function.parameters)
+    except orjson.JSONEncodeError:
+        param = f"{where}.parameters"
+        raise refusal(f"{param}: the schema is nested too deeply.", param) from None
+    return len(function.name) + len(function.description or "") + len(schema)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from radixserve.engine.request import Usage
 
 
@@ -48,14 +46,3 @@ class UsageTally:
             "prompt_tokens_details": {"cached_tokens": cached},
             "completion_tokens_details": {"forced_tokens": self._forced},
         }
-
-
-def usage_json(usages: Iterable[Usage]) -> dict[str, Any]:
-    """Return the usage of sequences that each have a prompt of their own.
-
-    `cached_tokens` is always there, zero where nothing was reused.
-    """
-    tally = UsageTally()
-    for index, usage in enumerate(usages):
-        tally.see(index, usage)
-    return tally.json()
