@@ -136,8 +136,8 @@ def fault_of(schema: Any, text: str) -> str | None:
     except ValueError as error:
         return f"not JSON ({error})"
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    error = next(iter(kind(schema).iter_errors(value)), None)
-    return None if error is None else f"{error.validator}: {error.message[:100]}"
+    fault = next(iter(kind(schema).iter_errors(value)), None)
+    return None if fault is None else f"{fault.validator}: {fault.message[:100]}"
 
 
 def reason_of(refusal: UnsupportedGrammarError) -> str:
@@ -161,7 +161,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--data", type=Path, default=DEFAULT_DATA, metavar="FOLDER")
     parser.add_argument("--schemas", choices=[*FILES, "both"], default="both")
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="whose tokenizer (default: %(default)s)")
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help="whose tokenizer (default: %(default)s)"
+    )
     parser.add_argument("--sample", type=int, help="so many schemas of each file (default: all)")
     parser.add_argument("--walks", type=int, default=3, help="outputs a schema (%(default)s)")
     parser.add_argument("--max-tokens", type=int, default=200, help="of one output (%(default)s)")

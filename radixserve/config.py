@@ -275,12 +275,6 @@ class HttpConfig:
     keys: KeyConfig = field(default_factory=KeyConfig)
     observe: ObserveConfig = field(default_factory=ObserveConfig)
     max_body_bytes: int = 16 * 1024 * 1024
-    max_sequences: int = 128
-    """Most outputs of one call: prompts times n, best_of or beams."""
-    max_logprobs: int = 20
-    """Most likeliest tokens a call may ask for at each position."""
-    max_grammar_bytes: int = 256 * 1024
-    """Largest JSON schema, regular expression or grammar of a call."""
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
     """What happens to a request field that this server does not know."""
     shutdown_grace_s: float = 30.0
@@ -297,13 +291,7 @@ class HttpConfig:
         for origin in self.cors_origins:
             is_origin = origin == "*" or ("://" in origin and not origin.endswith("/"))
             _require(is_origin, "cors_origins", "* or like https://example.org", origin)
-        for name, least in (
-            ("max_body_bytes", 1024),
-            ("max_sequences", 1),
-            ("max_logprobs", 0),
-            ("max_grammar_bytes", 1),
-            ("shutdown_grace_s", 0),
-        ):
+        for name, least in (("max_body_bytes", 1024), ("shutdown_grace_s", 0)):
             _require(getattr(self, name) >= least, name, f">= {least}", getattr(self, name))
         _require(
             self.unknown_fields in ("refuse", "ignore"),

@@ -22,6 +22,14 @@
       BackendError              500   device or kernel failed: this step's requests fail
         BackendUnavailableError       at selection: says what is missing
       EngineDeadError           503   the engine's loop has stopped; /health goes red
+      ProgramError                    a prompt program went wrong; its notes name the call
+        RoleError                     turns are nested, or text and turns are mixed
+        IncompleteError               a value was cut before it was whole; carries `partial`
+        ValidationFailedError         no attempt gave a value of the type; carries `attempts`
+        StepLimitError                an agent used up its steps; carries `partial`
+        BudgetExceededError           a run computed more tokens than it may
+        UnsupportedByBackendError     the backend cannot do this; says what to do instead
+        ReplayMismatchError           a recorded run differs; names the first call that does
       InvariantError                  our bug: numbered, with a dump of the state
 
 `RequestError` says what the *caller* should change. `InvariantError` says that *we* are wrong and
@@ -213,3 +221,61 @@ class InvariantError(RadixServeError):
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"invariant {number}: {message}")
         self.number = number
+
+
+class ProgramError(RadixServeError):
+    """A prompt program went wrong."""
+
+
+class RoleError(ProgramError):
+    """Turns are nested, or plain text and turns are mixed."""
+
+
+class IncompleteError(ProgramError):
+    """A typed value was cut before it was whole.
+
+    Args:
+        partial: The text there is.
+        reason: length or timeout.
+    """
+
+    def __init__(self, message: str, *, partial: str, reason: str) -> None:
+        super().__init__(message)
+        self.partial = partial
+        self.reason = reason
+
+
+class ValidationFailedError(ProgramError):
+    """No attempt gave a value of the type.
+
+    Args:
+        attempts: (text, why it is none) of each attempt.
+    """
+
+    def __init__(self, message: str, *, attempts: tuple[tuple[str, str], ...]) -> None:
+        super().__init__(message)
+        self.attempts = attempts
+
+
+class StepLimitError(ProgramError):
+    """An agent used up its steps without an answer.
+
+    Args:
+        partial: What it wrote last.
+    """
+
+    def __init__(self, message: str, *, partial: str) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+class BudgetExceededError(ProgramError):
+    """A run computed more tokens than it may."""
+
+
+class UnsupportedByBackendError(ProgramError):
+    """The backend cannot do what a call needs; the message says what to do instead."""
+
+
+class ReplayMismatchError(ProgramError):
+    """A replayed run differs from the recorded one; the message names the first call that does."""

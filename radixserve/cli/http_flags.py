@@ -30,25 +30,6 @@ HTTP_FLAGS = (
         metavar="BYTES",
     ),
     Flag(
-        "--max-sequences",
-        "http.max_sequences",
-        "most outputs of one call: prompts times n, best_of or beams",
-        read=int,
-    ),
-    Flag(
-        "--max-logprobs",
-        "http.max_logprobs",
-        "most likeliest tokens a call may ask for at each position",
-        read=int,
-    ),
-    Flag(
-        "--max-grammar-bytes",
-        "http.max_grammar_bytes",
-        "largest JSON schema, regular expression or grammar of a call, as in 256KiB",
-        read=read_byte_count,
-        metavar="BYTES",
-    ),
-    Flag(
         "--unknown-fields",
         "http.unknown_fields",
         "what happens to request fields that this server does not know",

@@ -54,10 +54,13 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: a setting, the model or the address cannot be used.
     """
     config = config_from_args(args, SERVER_GROUPS)
-    configure_logging(args.log_level, access_log=config.http.observe.access_log)
+    configure_logging(args.log_level)
     from radixserve.engine.async_engine import AsyncEngine
+    from radixserve.server.access_log import write_bare_lines
     from radixserve.server.run import bind_socket, check_settings
 
+    if config.http.observe.access_log == "json":
+        write_bare_lines(sys.stderr)
     check_settings(config.http)
 
     # Reserved first, so that a taken port is reported before seconds of loading; nobody can
@@ -68,13 +71,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def configure_logging(level: str, *, access_log: str = "off") -> None:
-    """Send log records from `level` on to stderr; lines of a JSON access log go there bare."""
+def configure_logging(level: str) -> None:
+    """Send log records from `level` on to stderr."""
     logging.basicConfig(level=level.upper(), format=LOG_FORMAT, stream=sys.stderr)
-    if access_log != "off":
-        from radixserve.server.access_log import write_lines
-
-        write_lines(sys.stderr, is_bare=access_log == "json")
 
 
 async def _serve(engine: AsyncEngine, config: ServerConfig, listener: socket.socket) -> None:

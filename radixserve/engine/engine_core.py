@@ -229,6 +229,7 @@ class EngineCore:
         plan = self.scheduler.schedule(self._scheduled_at)
         if self._unstarted:
             self._note_starts(plan)
+        self._publish()
         return plan
 
     def compute(self, plan: StepPlan) -> StepResult:
@@ -254,8 +255,7 @@ class EngineCore:
         self._rate.observe(num_tokens, self._clock() - self._scheduled_at)
         self.metrics.step(num_tokens)
         self._watch_progress(plan, outputs)
-        if self._kv_events is not None:
-            self._kv_events.publish(self.scheduler.cache.take_events())
+        self._publish()
         return list(self._events(outputs))
 
     def step(self) -> list[StepEvent]:
@@ -296,6 +296,11 @@ class EngineCore:
             is_fork_point=request.is_fork_point,
             is_next_step=request.is_next_step,
         )
+
+    def _publish(self) -> None:
+        """Tell what has become of cached blocks since the last time."""
+        if self._kv_events is not None:
+            self._kv_events.publish(self.scheduler.cache.take_events())
 
     def _note_starts(self, plan: StepPlan) -> None:
         for row in plan.reqs:

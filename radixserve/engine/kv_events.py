@@ -148,6 +148,7 @@ class KVEventPublisher:
         block_size: int,
     ) -> None:
         zmq, self._pack = _import_extra()
+        self._failure: type[Exception] = zmq.ZMQError
         self._encoder = EventEncoder(block_size)
         self._topic = topic.encode()
         self._next_number = 0
@@ -201,7 +202,7 @@ class KVEventPublisher:
         made.set_hwm(QUEUED_MESSAGES)
         try:
             made.bind(endpoint)
-        except OSError as failed:  # ZMQError is one
+        except self._failure as failed:
             made.close()
             self._context.destroy(linger=0)
             raise ConfigError(f"{setting}: cannot bind {endpoint!r}: {failed}") from None

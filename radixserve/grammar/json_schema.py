@@ -7,6 +7,7 @@ enforce by half: where an output that it takes for valid is not valid to a valid
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from radixserve.errors import UnsupportedGrammarError
@@ -38,6 +39,9 @@ _STANDARD_FORMATS = frozenset(
     }
 )
 """What some draft gives a meaning to. Any other word is a remark that no validator checks."""
+
+_CONTROL = re.compile(r"(?<!\\)(?:\\\\)*(\\u00[01][0-9a-f])")
+"""An escape as `json.dumps` writes it for characters that have no short one."""
 
 _Check: TypeAlias = "Callable[[Schema], None]"
 
@@ -162,6 +166,18 @@ def _drop_remarks(node: Schema) -> None:
         del node["uniqueItems"]
 
 
+def _check_controls(node: Schema) -> None:
+    """Control characters without an escape of one letter cannot be written."""
+    for name in ("const", "enum", "properties", "required"):
+        value = node.get(name)
+        said = list(value) if isinstance(value, dict) and name == "properties" else value
+        found = _CONTROL.search(json.dumps(said))
+        if found is not None:
+            raise UnsupportedGrammarError(
+                f"{name} has the control character {found[1]}, which cannot be enforced"
+            )
+
+
 _CHECKS: tuple[_Check, ...] = (
     _drop_options,
     _drop_remarks,
@@ -170,4 +186,5 @@ _CHECKS: tuple[_Check, ...] = (
     _check_pattern_properties,
     _check_multiple,
     _check_min_properties,
+    _check_controls,
 )

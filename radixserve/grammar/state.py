@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 WORD_BITS = 32
 _WORD_BYTES = 4
+_SHOWN_LEN = 300
 
 MAX_FORCED = 32
 """Most forced tokens told at once: a step stays short however long a fixed text is."""
@@ -122,5 +123,7 @@ class MatcherState:
 
 def first_line(message: str) -> str:
     """Return what the library says first, without its marks: the rest shows its inside."""
-    lines = [line for line in message.replace("<non-verbose/>", "").splitlines() if line.strip()]
-    return lines[0].strip()[:300] if lines else "no reason given"
+    lines = [line.strip() for line in message.replace("<non-verbose/>", "").splitlines()]
+    lines = [line for line in lines if line] or ["no reason given"]
+    causes = [line.removeprefix("error: ") for line in lines[1:] if line.startswith("error: ")]
+    return " ".join([lines[0][:_SHOWN_LEN], *(cause[:_SHOWN_LEN] for cause in causes[:1])])

@@ -69,17 +69,13 @@ def access_facts(
     }
 
 
-def write_lines(stream: TextIO, *, is_bare: bool) -> None:
-    """Let the lines be written whatever the level of other log lines is.
+def write_bare_lines(stream: TextIO) -> None:
+    """Send the lines to `stream` without the prefix of other log lines, whatever their level is.
 
-    Args:
-        stream: Where bare lines go.
-        is_bare: Write them without the prefix that other log lines have.
     Mutates: the logger of this file.
     """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
-    if is_bare:
-        handler = logging.StreamHandler(stream)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
-        logger.propagate = False
+    logger.propagate = False

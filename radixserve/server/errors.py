@@ -46,7 +46,13 @@ _SERVER_MESSAGES: Mapping[type[RadixServeError], str] = {
     BackendError: "The model's forward pass failed for this request; it may be sent again.",
     EngineDeadError: "The engine has stopped; the server must be restarted.",
 }
-_NOT_LOGGED = (RequestError, RequestAbortedError, EngineDeadError, web.HTTPException)
+_NOT_LOGGED = (
+    RequestError,
+    RequestAbortedError,
+    RequestTimeoutError,
+    EngineDeadError,
+    web.HTTPException,
+)
 _HTTP_CODES = {
     400: ("invalid_request_error", "invalid_request"),
     404: ("not_found_error", "not_found"),

@@ -20,6 +20,7 @@ from radixserve.text.tool_prompt import with_calls_as_text, with_tools_as_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from re import Pattern
 
     from jinja2 import Template
 
@@ -165,6 +166,36 @@ class ChatTemplate:
             template_kwargs=template_kwargs,
         )
         return self._control_tokens.encode(chat.text, chat.hidden)
+
+    def encode_around(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        stand_ins: Pattern[str],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[list[int]]:
+        """Return the ids before, between and after the stand-ins in the messages.
+
+        A stand-in is a private character in the place of a text whose tokens are known: nothing is
+        tokenized across it. Other arguments and errors are those of `encode`.
+
+        Args:
+            stand_ins: Matches one stand-in.
+        """
+        chat = self._render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=None,
+            template_kwargs=None,
+        )
+        first, *others = stand_ins.split(chat.text)
+        encode = self._control_tokens.encode
+        return [
+            encode(first, chat.hidden),
+            *(encode(text, chat.hidden, is_first=False) for text in others),
+        ]
 
     def _render(
         self,

@@ -91,14 +91,16 @@ class ControlTokens:
         hidden = map_strings(value, lambda text: pattern.sub(lambda m: names[m[0]], text))
         return Hidden(hidden, dict(_meanings(names)))
 
-    def encode(self, rendered: str, hidden: Hidden) -> list[int]:
+    def encode(self, rendered: str, hidden: Hidden, *, is_first: bool = True) -> list[int]:
         """Return the ids of a rendered chat in which hidden control tokens are plain text.
 
+        Args:
+            is_first: Whether this is the beginning, which gets the model's first token.
         Raises:
             InvalidRequestError: The tokenizer has no way to write a control token as plain text.
         """
         if not hidden.meaning:
-            return self._tokenizer.encode(rendered)
+            return self._tokenizer.encode(rendered, add_special_tokens=is_first)
         marked = self._markers.sub(lambda m: self._sentinels[m[0]], rendered)
         text = hidden.restore(marked)
         ids = self._plain.encode(text).ids
@@ -107,7 +109,8 @@ class ControlTokens:
                 "This model's tokenizer cannot write the control tokens in the messages as text.",
                 param="messages",
             )
-        return self._tokenizer.with_special_tokens([self._true_ids.get(i, i) for i in ids])
+        true = [self._true_ids.get(i, i) for i in ids]
+        return self._tokenizer.with_special_tokens(true) if is_first else true
 
     @cached_property
     def _markers(self) -> re.Pattern[str]:

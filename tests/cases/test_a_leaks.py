@@ -64,9 +64,10 @@ async def test_a5_a_prompt_that_is_given_up_between_its_chunks_leaves_nothing(
             for i in range(12)
         ]
         await until(lambda: engine.stats().num_running > 2)
-        while not (rows := getattr(engine.core.scheduler.in_flight, "reqs", ())):
-            await asyncio.sleep(0)
-        engine.core.end(rows[0].req_id)
+        await until(lambda: engine.core.scheduler.in_flight is not None)
+        plan = engine.core.scheduler.in_flight
+        assert plan is not None
+        engine.core.end(plan.reqs[0].req_id)
 
         answers = await asyncio.gather(*calls)
 

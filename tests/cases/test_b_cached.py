@@ -6,7 +6,7 @@ Each test names the report it retells.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.cases.serving import changed, serving
 from tests.server.events import parse_events, post, text_of

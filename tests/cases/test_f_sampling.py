@@ -66,7 +66,7 @@ async def test_f1_a_seed_decides_through_preemption(
 
 @shared
 async def test_f3_a_bias_is_obeyed_by_its_own_request(client: Client) -> None:
-    """-100 keeps a token out, +100 makes it come, others see nothing of it (sglang #3059, #6171)."""
+    """-100 keeps a token out, +100 makes it come, others see nothing (sglang #3059, #6171)."""
     body = {"prompt": "the parrot said", "max_tokens": 6, **GREEDY}
     free = await ids_of(client, body)
     target = next(token for token in range(40, 60) if token not in free)

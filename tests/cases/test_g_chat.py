@@ -44,7 +44,7 @@ def with_template(config: EngineConfig, folder: Path, template: str) -> EngineCo
 async def test_g1_a_chat_and_its_rendered_text_have_the_same_ids(
     tmp_path: Path, engine_config: EngineConfig
 ) -> None:
-    """One begin-of-sequence token on every route, so that they share (sglang PR#888, vllm PR#16976)."""
+    """One begin-of-sequence token on every route (sglang PR#888, vllm PR#16976)."""
     messages = [{"role": "user", "content": "the parrot in the tree is there"}]
     async with serving(with_template(engine_config, tmp_path, BEGINS_WITH_BOS)) as (engine, client):
         rendered = engine.chat_template.render(messages)

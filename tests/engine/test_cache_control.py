@@ -161,15 +161,14 @@ async def test_nobody_waits_for_an_engine_that_dies(
     def fail(plan: StepPlan, result: StepResult) -> None:
         raise RuntimeError("landed badly")
 
+    stream = asyncio.create_task(read(engine, ask(PROMPT)))
+    await gate.arrival()
+    flush = asyncio.create_task(engine.cache.flush())
+    await asyncio.sleep(0)
+    monkeypatch.setattr(engine.core, "land", fail)
+    gate.open()
     with pytest.raises(EngineDeadError):
-        async with engine.submit(ask(PROMPT)) as stream:
-            await gate.arrival()
-            flush = asyncio.create_task(engine.cache.flush())
-            await asyncio.sleep(0)
-            monkeypatch.setattr(engine.core, "land", fail)
-            gate.open()
-            async for _ in stream:
-                pass
+        await stream
     with pytest.raises(EngineDeadError):
         await flush
     with pytest.raises(EngineDeadError):
@@ -207,7 +206,7 @@ async def test_live_requests_are_seen_during_a_forward_pass(
         engine.submit(ask(OTHER, request_id="b")) as second,
     ):
         await gate.arrival()
-        found = {view.req_id: view for view in engine.cache.requests()}
+        found = {str(view.req_id): view for view in engine.cache.requests()}
         assert set(found) == {"a", "b"}
         assert found["a"].phase == "prefill"
         assert found["b"].waits_for is not None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from radixserve.runtime.sampler import NO_MASKS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
 
     from radixserve.core.plan import SamplingState
     from radixserve.engine.engine_core import EngineCore
@@ -27,9 +31,9 @@ class Script:
         sampler.sample = self._scripted  # type: ignore[method-assign]
 
     def _scripted(
-        self, logits: Any, states: Sequence[SamplingState], *masks: Any
+        self, logits: Tensor, states: Sequence[SamplingState], masks: Any = NO_MASKS
     ) -> list[int | RowError]:
-        sampled = self._sample(logits, states, *masks)
+        sampled = self._sample(logits, states, masks)
         return [self._line(state, token) for state, token in zip(states, sampled, strict=True)]
 
     def _line(self, state: SamplingState, sampled: int | RowError) -> int | RowError:

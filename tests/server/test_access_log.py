@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from radixserve.config import HttpConfig, KeyConfig, ObserveConfig
-from radixserve.server.access_log import logger, write_lines
+from radixserve.server.access_log import logger, write_bare_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ async def test_json_lines_are_bare(serve_shared: ServeShared) -> None:
     written = io.StringIO()
     before = (logger.level, logger.propagate, list(logger.handlers))
     try:
-        write_lines(written, is_bare=True)
+        write_bare_lines(written)
         client = await serve_shared(config("json"))
         await client.get("/v1/models", headers=BEARER)
     finally:

@@ -15,6 +15,7 @@ from radixserve.errors import (
     ConfigError,
     EngineDeadError,
     InvariantError,
+    ProgramError,
     QueueFullError,
     RadixServeError,
     RequestError,
@@ -32,7 +33,8 @@ def raised_kinds() -> list[type[RadixServeError]]:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
     tree = [kind for kind in kinds if issubclass(kind, RadixServeError)]
     roots = {RadixServeError, RequestError}
-    return [kind for kind in tree if kind not in roots and not issubclass(kind, ConfigError)]
+    elsewhere = (ConfigError, ProgramError)
+    return [kind for kind in tree if kind not in roots and not issubclass(kind, elsewhere)]
 
 
 def make(kind: type[RadixServeError]) -> RadixServeError:
@@ -74,6 +76,39 @@ async def test_every_error_of_the_tree_has_its_envelope(
     assert (told["code"], told["type"]) == (wanted.code, wanted.error_type)
     assert ("Retry-After" in response.headers) == (response.status in (429, 503))
     assert ("WWW-Authenticate" in response.headers) == (response.status == 401)
+
+
+@pytest.mark.parametrize("kind", raised_kinds())
+async def test_anthropics_routes_have_anthropics_envelope(
+    kind: type[RadixServeError], open_client: OpenClient
+) -> None:
+    async def fail(request: web.Request) -> web.Response:
+        raise make(kind)
+
+    app = web.Application(middlewares=[error_middleware])
+    app.router.add_post("/v1/messages/count_tokens", fail)
+    client = await open_client(app)
+    response = await client.post("/v1/messages/count_tokens")
+    told = await response.json()
+    wanted: Any = kind
+    assert response.status == wanted.status_hint
+    assert told["type"] == "error"
+    assert told["error"]["message"]
+    assert told["error"]["type"] == ANTHROPIC_TYPES[response.status]
+
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def test_the_tree_has_leaves_to_test() -> None:

@@ -149,7 +149,10 @@ async def test_a_name_in_use_is_refused(client: Client) -> None:
         ({"input_ids": []}, "input_ids"),
         ({"input_ids": [[1], [9_999_999]]}, "input_ids[1]"),
         ({"input_ids": [1, "a"]}, "input_ids[1]"),
-        ({"text": "a", "sampling_params": {"max_new_tokens": -1}}, "sampling_params.max_new_tokens"),
+        (
+            {"text": "a", "sampling_params": {"max_new_tokens": -1}},
+            "sampling_params.max_new_tokens",
+        ),
         ({"text": "a", "sampling_params": {"temperature": 9}}, "sampling_params.temperature"),
         ({"text": "a", "sampling_params": {"nonsense": 9}}, "sampling_params.nonsense"),
         ({"text": "a", "sampling_params": {"prompt": "b"}}, "sampling_params.prompt"),

@@ -112,9 +112,7 @@ async def test_tokens_up_to_a_breakpoint_are_created_and_then_read(client: Clien
     text = "Once upon a time there was a breakpoint in the order of the letters " * 2
     system = [{"type": "text", "text": text, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
     body = {**BODY, "system": system}
-    count = await post(
-        client, "/v1/messages/count_tokens", {"messages": TURNS, "system": system}
-    )
+    count = await post(client, "/v1/messages/count_tokens", {"messages": TURNS, "system": system})
     first = (await post(client, "/v1/messages", body))["usage"]
     second = (await post(client, "/v1/messages", body))["usage"]
 
@@ -278,8 +276,7 @@ async def test_a_call_that_is_demanded_streams_as_a_block(
 
 
 async def test_the_text_keeps_to_its_schema(roomy_client: Client) -> None:
-    schema = {"type": "object", "properties": {"on": {"enum": ["yes", "no"]}}, "required": ["on"]}
-    config = {"format": {"type": "json_schema", "schema": schema}}
+    config = {"format": {"type": "json_schema", "schema": FLAG["input_schema"]}}
     body = {**BODY, "max_tokens": 60, "output_config": config}
     answer = await post(roomy_client, "/v1/messages", body)
     assert answer["stop_reason"] == "end_turn"
@@ -321,5 +318,3 @@ async def test_a_breakpoint_becomes_a_hint(
     assert 0 < prefix.prefix_len < len(seen[1].prompt_ids)
     assert automatic == whole
     assert none == dataclasses.replace(none, hold_s=0.0, prefix_len=0)
-
-

@@ -55,9 +55,7 @@ async def test_a_response_streams_what_the_whole_says(api: openai.AsyncOpenAI) -
     stream = await api.responses.create(model=MODEL, stream=True, **BODY)
     events = [event async for event in stream]
 
-    text = "".join(
-        event.delta for event in events if event.type == "response.output_text.delta"
-    )
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     last = events[-1]
     assert last.type in ("response.completed", "response.incomplete")
     assert text == whole.output_text == last.response.output_text
@@ -66,7 +64,7 @@ async def test_a_response_streams_what_the_whole_says(api: openai.AsyncOpenAI) -
     assert whole.usage is not None
     assert last.response.usage is not None
     assert last.response.usage.total_tokens == whole.usage.total_tokens
-    assert whole.store is False  # type: ignore[attr-defined]
+    assert whole.store is False
 
 
 async def test_the_events_come_in_their_order(api: openai.AsyncOpenAI) -> None:

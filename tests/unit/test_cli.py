@@ -65,6 +65,17 @@ def test_flags_win_over_set_and_set_wins_over_the_file(tmp_path: Path) -> None:
     assert config.engine.cache == CacheConfig(block_size=6, num_blocks=50, memory_fraction=0.4)
 
 
+def test_flags_that_may_be_repeated_make_lists() -> None:
+    http = config_of(
+        *("--api-key", "a", "--api-key", "b", "--admin-api-key", "c", "--share-cache-across-keys"),
+        *("--cors-origin", "https://example.org", "--access-log", "json"),
+    ).http
+    assert (http.keys.api_keys, http.keys.admin_api_keys) == (("a", "b"), ("c",))
+    assert http.keys.share_cache
+    assert http.cors_origins == ("https://example.org",)
+    assert http.observe.access_log == "json"
+
+
 @pytest.mark.parametrize("command", ["serve", "chat", "pull", "check"])
 def test_help_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
@@ -99,6 +110,9 @@ def test_abbreviated_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> No
         (["--set", "engine.cache.blocks=1"], "engine.cache.blocks is not a setting; allowed here"),
         (["--set", "nonsense"], "an override is key=value"),
         (["--config", "absent.toml"], "cannot read the settings file absent.toml"),
+        (["--api-key-file", "absent.txt"], "the key file absent.txt cannot be read as text"),
+        (["--tls-cert", "a.pem"], "http.tls_cert must be given together with tls_key"),
+        (["--tls-cert", "a.pem", "--tls-key", "b.pem"], "tls_cert a.pem and tls_key b.pem cannot"),
     ],
 )
 def test_a_wrong_setting_is_one_line_on_stderr_and_exit_code_2(

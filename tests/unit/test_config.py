@@ -123,7 +123,7 @@ def test_an_override_of_none_means_choose_for_me(tmp_path: Path) -> None:
         ),
         ("http.cors_origins", ["example.org"], "must be * or like https://example.org; got"),
         ("http.tls_cert", "a.pem", "http.tls_cert must be given together with tls_key"),
-        ("http.max_sequences", 0, "http.max_sequences must be >= 1; got 0"),
+        ("http.max_body_bytes", 0, "http.max_body_bytes must be >= 1024; got 0"),
         ("http.observe.access_log", "xml", "http.observe.access_log must be json or text or off"),
         ("http.observe.log_interval_s", -1, "http.observe.log_interval_s must be >= 0; got -1"),
     ],

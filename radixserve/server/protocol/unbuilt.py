@@ -1,6 +1,6 @@
 """Fields that are known but not built, and fields that are known and change nothing.
 
-A value that asks for nothing (``suffix: ""``, ``tools: []``) is accepted; whatever asks for
+A value that asks for nothing (``suffix: ""``, ``functions: []``) is accepted; whatever asks for
 something is refused by name: an answer that ignores part of the question is worse than none.
 
 Source: vllm #53975, where removed parameters were accepted and ignored.
@@ -74,10 +74,6 @@ COMPLETION_UNBUILT: Mapping[str, Unbuilt] = {
 
 CHAT_UNBUILT: Mapping[str, Unbuilt] = {
     **_BOTH,
-    "logprobs": _ANY,
-    "top_logprobs": Unbuilt(neutral=(0,), bounds=(0, 20)),
-    "tools": _ANY,
-    "tool_choice": Unbuilt(neutral=("none", "auto")),
     "functions": _ANY,
     "function_call": Unbuilt(neutral=("none", "auto")),
     "modalities": Unbuilt(neutral=([], ["text"])),
@@ -93,7 +89,6 @@ HARMLESS = frozenset(
     {
         "metadata",
         "moderation",
-        "parallel_tool_calls",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",

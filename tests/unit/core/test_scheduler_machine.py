@@ -180,7 +180,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         running = list(self.rig.scheduler.queues.running.values())
         self.fork_from(running[pick % len(running)], more, max_tokens, **fields)
 
-    @precondition(lambda self: len(self.rig.scheduler.fork_points))
+    @precondition(lambda self: len(self.rig.scheduler.fork_points) > 0)
     @rule(
         pick=PICK,
         more=st.lists(st.integers(0, 1), max_size=5),
@@ -216,7 +216,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def kept_names(self) -> list[ReqId]:
         return list(self.rig.scheduler.fork_points._kept)
 
-    @precondition(lambda self: len(self.rig.scheduler.fork_points))
+    @precondition(lambda self: len(self.rig.scheduler.fork_points) > 0)
     @rule(pick=PICK)
     def forget(self, pick: int) -> None:
         """Of a name that another request has by now, the abort is that one's."""
@@ -347,8 +347,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.in_flight is not None:
             self.land()
         self.rig.drain(max_steps=5000)
-        for name in self.kept_names:
-            self.rig.scheduler.abort(name)
+        for kept in self.kept_names:
+            self.rig.scheduler.abort(kept)
         self.rig.drain(max_steps=2)
         assert set(self.rig.finals) == set(self.rig.specs)
         for name, final in self.rig.finals.items():
