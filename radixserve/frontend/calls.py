@@ -81,7 +81,7 @@ class Calls:
                     self._run,
                     self._path,
                     path,
-                    index + sample * 1_000_003,
+                    seed_index,
                     name,
                     self.parent,
                     hints,
