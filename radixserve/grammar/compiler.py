@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections import OrderedDict
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from radixserve.grammar.spec import GrammarSpec
+
+
+MAX_GROWTH = 4
+"""By how much a schema may be longer in other words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +125,19 @@ class GrammarCompiler:
         return size
 
     def _prototype(self, spec: GrammarSpec) -> LLMatcher:
+        """Follow the caller's own words; where the library lacks one, others for the same."""
         grammar = library_grammar(spec, self._special_tokens)
+        try:
+            return self._matcher(grammar)
+        except UnsupportedGrammarError:
+            other = library_grammar(spec, self._special_tokens, rewrites=True)
+            if other == grammar or len(other) > MAX_GROWTH * self._limits.max_spec_bytes:
+                raise
+            with contextlib.suppress(UnsupportedGrammarError):
+                return self._matcher(other)
+            raise
+
+    def _matcher(self, grammar: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, grammar, limits=self._library_limits, log_level=0)
         if not matcher.is_error():
             # The first mask is the slow one: it is made here, and its automata are copied.

@@ -43,14 +43,23 @@ _STANDARD_FORMATS = frozenset(
 _CONTROL = re.compile(r"(?<!\\)(?:\\\\)*(\\u00[01][0-9a-f])")
 """An escape as `json.dumps` writes it for characters that have no short one."""
 
+_MEANINGLESS_ALONE = {
+    "then": "if",
+    "else": "if",
+    "minContains": "contains",
+    "maxContains": "contains",
+}
+"""Keyword -> the one without which it asks for nothing."""
+
 _Check: TypeAlias = "Callable[[Schema], None]"
 
 
-def prepare_schema(text: str) -> str:
+def prepare_schema(text: str, *, rewrites: bool = False) -> str:
     """Return a schema for the library, as JSON text.
 
     Args:
         text: The caller's schema, as JSON text.
+        rewrites: Say in other words what the library has none for.
     Raises:
         UnsupportedGrammarError: it is no schema, or a part of it cannot be enforced; names the
             part.
@@ -68,7 +77,8 @@ def prepare_schema(text: str) -> str:
     for node, pointer in walk.nodes():
         _prepare(node, pointer)
     check_cycles(root)
-    rewrite(root)
+    if rewrites:
+        rewrite(root)
     return json.dumps(root, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -164,6 +174,9 @@ def _drop_remarks(node: Schema) -> None:
         del node["format"]
     if node.get("uniqueItems") is False:
         del node["uniqueItems"]
+    for name, owner in _MEANINGLESS_ALONE.items():
+        if owner not in node:
+            node.pop(name, None)
 
 
 def _check_controls(node: Schema) -> None:

@@ -22,7 +22,7 @@ from radixserve.grammar.spec import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from llguidance._lib import JsonCompileOptions
 
@@ -41,18 +41,21 @@ _SCHEMA_OPTIONS: JsonCompileOptions = {
 }
 
 
-def library_grammar(spec: GrammarSpec, special_tokens: Mapping[str, int]) -> str:
+def library_grammar(
+    spec: GrammarSpec, special_tokens: Mapping[str, int], *, rewrites: bool = False
+) -> str:
     """Return a spec in the library's language.
 
     Args:
         special_tokens: Text and id of the tokens that stand for no text.
+        rewrites: Say in other words what schemas say in words that the library does not know.
     Raises:
         UnsupportedGrammarError: a part of it cannot be enforced; names the part.
     """
     match spec:
         case JsonSchemaSpec():
             return LLMatcher.grammar_from_json_schema(
-                prepare_schema(spec.schema), overrides=_SCHEMA_OPTIONS
+                prepare_schema(spec.schema, rewrites=rewrites), overrides=_SCHEMA_OPTIONS
             )
         case RegexSpec():
             return LLMatcher.grammar_from_regex(portable_pattern(spec.pattern))
@@ -61,9 +64,13 @@ def library_grammar(spec: GrammarSpec, special_tokens: Mapping[str, int]) -> str
         case GrammarTextSpec():
             return LLMatcher.grammar_from_lark(_lark_of(spec.text))
         case UnionSpec():
-            return LLMatcher.grammar_from_lark(_union(spec, special_tokens))
+            return LLMatcher.grammar_from_lark(
+                _union(spec, _Words(special_tokens, rewrites=rewrites))
+            )
         case TaggedTextSpec():
-            return LLMatcher.grammar_from_lark(_tagged_text(spec, special_tokens))
+            return LLMatcher.grammar_from_lark(
+                _tagged_text(spec, _Words(special_tokens, rewrites=rewrites))
+            )
 
 
 def _escaped(text: str) -> str:
@@ -82,51 +89,71 @@ def _lark_of(text: str) -> str:
         raise UnsupportedGrammarError(f"the grammar cannot be read: {error}") from None
 
 
-def _union(spec: UnionSpec, special_tokens: Mapping[str, int]) -> str:
+class _Words:
+    """Fixed texts and schemas as parts of a rule.
+
+    Args:
+        special_tokens: Text and id of the tokens that stand for no text.
+        rewrites: As `library_grammar`.
+    """
+
+    def __init__(self, special_tokens: Mapping[str, int], *, rewrites: bool) -> None:
+        self.special_tokens = special_tokens
+        self._rewrites = rewrites
+
+    def after(self, branch: Branch, begin: str) -> str:
+        """Return a branch, with this in place of its beginning."""
+        return f"{self.text(begin)} {self._json(branch.schema)} {self.text(branch.end)}"
+
+    def text(self, text: str) -> str:
+        """Return a fixed text, in which special tokens are what they stand for."""
+        if not text:
+            return ""
+        names = sorted((name for name in self.special_tokens if name in text), key=len)
+        if not names:
+            return json.dumps(text)
+        parts = re.split("(" + "|".join(map(re.escape, reversed(names))) + ")", text)
+        return " ".join(
+            f"<[{self.special_tokens[part]}]>" if part in self.special_tokens else json.dumps(part)
+            for part in parts
+            if part
+        )
+
+    def _json(self, schema: str) -> str:
+        options = json.dumps(_SCHEMA_OPTIONS)
+        body = prepare_schema(schema, rewrites=self._rewrites).removeprefix("{")
+        return f'%json {{"x-guidance":{options}{"," if body != "}" else ""}{body}'
+
+
+def _union(spec: UnionSpec, words: _Words) -> str:
     """``opener branch (separator branch)* closer``"""
-    opener = _literal(spec.opener, special_tokens)
-    closer = _literal(spec.closer, special_tokens)
     more = ""
     if spec.separator is not None and spec.max_branches != 1:
         bound = "*" if spec.max_branches is None else f"{{0,{spec.max_branches - 1}}}"
-        more = f"({_literal(spec.separator, special_tokens)} branch){bound}"
-    rules = _branch_rules(spec.branches, special_tokens)
-    names = " | ".join(f"branch_{index}" for index in range(len(spec.branches)))
-    return f"start: {opener} branch {more} {closer}\nbranch: {names}\n{rules}"
+        more = f"({words.text(spec.separator)} branch){bound}"
+    rules = [words.after(branch, branch.begin) for branch in spec.branches]
+    lines = [f"start: {words.text(spec.opener)} branch {more} {words.text(spec.closer)}"]
+    lines.append(f"branch: {' | '.join(f'branch_{index}' for index in range(len(rules)))}")
+    lines += [f"branch_{index}: {rule}" for index, rule in enumerate(rules)]
+    return "\n".join(lines)
 
 
-def _branch_rules(branches: Sequence[Branch], special_tokens: Mapping[str, int]) -> str:
-    return "\n".join(
-        f"branch_{index}: {_literal(branch.begin, special_tokens)} "
-        f"{_json(branch.schema)} {_literal(branch.end, special_tokens)}"
-        for index, branch in enumerate(branches)
-    )
-
-
-def _tagged_text(spec: TaggedTextSpec, special_tokens: Mapping[str, int]) -> str:
+def _tagged_text(spec: TaggedTextSpec, words: _Words) -> str:
     """Free text that ends at a trigger, which a branch then goes on from, any number of times."""
     lines = ["start: (tagged)* TEXT", r"TEXT: /(.|\n)*/"]
     names = []
     for number, trigger in enumerate(spec.triggers):
-        bodies = _bodies_after(spec.branches, trigger, special_tokens)
-        if not bodies:
-            continue
-        names.append(f"tagged_{number}")
-        lines.append(_trigger_rule(number, trigger, special_tokens))
-        lines.append(f"body_{number}: {' | '.join(f'({body})' for body in bodies)}")
+        bodies = [
+            words.after(branch, branch.begin.removeprefix(trigger))
+            for branch in spec.branches
+            if branch.begin.startswith(trigger)
+        ]
+        if bodies:
+            names.append(f"tagged_{number}")
+            lines.append(_trigger_rule(number, trigger, words.special_tokens))
+            lines.append(f"body_{number}: {' | '.join(f'({body})' for body in bodies)}")
     lines.append(f"tagged: {' | '.join(names)}")
     return "\n".join(lines)
-
-
-def _bodies_after(
-    branches: Sequence[Branch], trigger: str, special_tokens: Mapping[str, int]
-) -> list[str]:
-    return [
-        f"{_literal(branch.begin.removeprefix(trigger), special_tokens)} "
-        f"{_json(branch.schema)} {_literal(branch.end, special_tokens)}"
-        for branch in branches
-        if branch.begin.startswith(trigger)
-    ]
 
 
 def _trigger_rule(number: int, trigger: str, special_tokens: Mapping[str, int]) -> str:
@@ -134,25 +161,3 @@ def _trigger_rule(number: int, trigger: str, special_tokens: Mapping[str, int]) 
         return f"tagged_{number}: TEXT <[{special_tokens[trigger]}]> body_{number}"
     head = f"head_{number}[lazy]: /(.|\\n)*/ {json.dumps(trigger)}"
     return f"{head}\ntagged_{number}: head_{number} body_{number}"
-
-
-def _json(schema: str) -> str:
-    options = json.dumps(_SCHEMA_OPTIONS)
-    prepared = prepare_schema(schema)
-    body = prepared.removeprefix("{")
-    return f'%json {{"x-guidance":{options}{"," if body != "}" else ""}{body}'
-
-
-def _literal(text: str, special_tokens: Mapping[str, int]) -> str:
-    """Return a fixed text, in which special tokens are what they stand for."""
-    if not text:
-        return ""
-    names = sorted((name for name in special_tokens if name in text), key=len, reverse=True)
-    if not names:
-        return json.dumps(text)
-    parts = re.split("(" + "|".join(map(re.escape, names)) + ")", text)
-    return " ".join(
-        f"<[{special_tokens[part]}]>" if part in special_tokens else json.dumps(part)
-        for part in parts
-        if part
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import itertools
+import json
 from typing import TYPE_CHECKING, Any
 
 from radixserve.grammar.schema_walk import target_of
@@ -14,16 +15,26 @@ if TYPE_CHECKING:
 
 TYPES = frozenset({"null", "boolean", "object", "array", "number", "string"})
 
-ANNOTATIONS = frozenset(
+ASSERTIONS = frozenset(
     {
-        *("title", "description", "default", "examples", "example", "$comment", "deprecated"),
-        *("readOnly", "writeOnly", "$schema", "$id", "id", "$defs", "definitions", "format"),
-        *("contentMediaType", "contentEncoding", "$anchor"),
+        *("type", "enum", "const", "$ref", "$dynamicRef", "$recursiveRef", "extends", "disallow"),
+        *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+        *("properties", "patternProperties", "additionalProperties", "propertyNames", "required"),
+        *("dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties"),
+        *("items", "prefixItems", "additionalItems", "contains", "minContains", "maxContains"),
+        *("uniqueItems", "unevaluatedItems", "multipleOf", "divisibleBy", "pattern"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+        *("minItems", "maxItems", "minProperties", "maxProperties"),
     }
 )
-"""Keywords under which every value is valid."""
+"""Keywords that ask for something, of any draft. All values are valid under any other word; so says
+the standard of `format` too."""
 
-MAX_DEPTH = 16
+BUDGET = 2_000
+"""Steps of one schema's negations: they may multiply."""
+
+MAX_STRING_LEN = 100
+"""Characters of a string that is left out of all strings."""
 
 _OPPOSITE_BOUNDS = {
     "minimum": ("number", "exclusiveMaximum", 0),
@@ -53,8 +64,11 @@ class Negation:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self._budget = BUDGET
+        self._is_old = any(f"draft-0{draft}" in str(root.get("$schema")) for draft in (3, 4))
+        """Whether `const` means nothing yet."""
 
-    def of(self, schema: Any, depth: int = 0) -> Any:
+    def of(self, schema: Any) -> Any:
         """Return a schema under which exactly the values are valid that are not under `schema`.
 
         Raises:
@@ -62,61 +76,73 @@ class Negation:
         """
         if isinstance(schema, bool):
             return not schema
-        if depth > MAX_DEPTH or not isinstance(schema, dict):
+        if not isinstance(schema, dict):
             raise NoOpposite("$ref")
+        self._spend(1)
+        asked = assertions(schema)
+        if "$ref" in asked and len(asked) > 1:
+            raise NoOpposite("$ref")  # what is beside it counts in some drafts only
         parts: list[Any] = []
-        for name, value in schema.items():
-            if name not in ANNOTATIONS:
-                parts += self._part(schema, name, value, depth + 1)
+        for name in asked:
+            parts += self._part(schema, name, schema[name])
         return any_of(parts)
 
-    def _part(self, schema: Schema, name: str, value: Any, depth: int) -> list[Any]:
+    def _spend(self, steps: int) -> None:
+        self._budget -= steps
+        if self._budget < 0:
+            raise NoOpposite("too large")
+
+    def _part(self, schema: Schema, name: str, value: Any) -> list[Any]:
         """Return the alternatives, each of which breaks one keyword."""
         if name in _OPPOSITE_BOUNDS:
             return [_opposite_bound(name, value)]
         rule = self._RULES.get(name)
         if rule is None:
             raise NoOpposite(name)
-        return rule(self, schema, value, depth)
+        return rule(self, schema, value)
 
-    def _of_ref(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_ref(self, schema: Schema, value: Any) -> list[Any]:
         target = target_of(self._root, schema)
         if target is None:
             raise NoOpposite("$ref")
-        return [self.of(target, depth)]
+        return [self.of(target)]
 
-    def _of_type(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_type(self, schema: Schema, value: Any) -> list[Any]:
         named = {value} if isinstance(value, str) else set(value)
         if "integer" in named and "number" not in named:
             raise NoOpposite("type")
         return [{"type": sorted(TYPES - named)}]
 
-    def _of_required(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_required(self, schema: Schema, value: Any) -> list[Any]:
         return [{"type": "object", "properties": {key: False}} for key in value]
 
-    def _of_properties(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_properties(self, schema: Schema, value: Any) -> list[Any]:
         return [
-            {"type": "object", "required": [key], "properties": {key: self.of(child, depth)}}
+            {"type": "object", "required": [key], "properties": {key: self.of(child)}}
             for key, child in value.items()
             if child is not True and child != {}
         ]
 
-    def _of_enum(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_enum(self, schema: Schema, value: Any) -> list[Any]:
+        self._spend(len(json.dumps(value)) // 10)
         return [other_than(value)]
 
-    def _of_const(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_const(self, schema: Schema, value: Any) -> list[Any]:
+        if self._is_old:
+            raise NoOpposite("const")
         return [other_than([value])]
 
-    def _of_all(self, schema: Schema, value: Any, depth: int) -> list[Any]:
-        return [self.of(child, depth) for child in value]
+    def _of_all(self, schema: Schema, value: Any) -> list[Any]:
+        return [self.of(child) for child in value]
 
-    def _of_any(self, schema: Schema, value: Any, depth: int) -> list[Any]:
-        return [{"allOf": [self.of(child, depth) for child in value]}]
+    def _of_any(self, schema: Schema, value: Any) -> list[Any]:
+        return [{"allOf": [self.of(child) for child in value]}]
 
-    def _of_not(self, schema: Schema, value: Any, depth: int) -> list[Any]:
+    def _of_not(self, schema: Schema, value: Any) -> list[Any]:
+        self._spend(len(json.dumps(value)) // 10)
         return [value]
 
-    _RULES: dict[str, Callable[[Negation, Schema, Any, int], list[Any]]] = {  # noqa: RUF012
+    _RULES: dict[str, Callable[[Negation, Schema, Any], list[Any]]] = {  # noqa: RUF012
         "$ref": _of_ref,
         "type": _of_type,
         "required": _of_required,
@@ -156,6 +182,8 @@ def other_than(values: Sequence[Any]) -> Any:
     strings = [value for value in values if isinstance(value, str)]
     flags = [value for value in values if isinstance(value, bool)]
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if any(len(string) > MAX_STRING_LEN for string in strings):
+        raise NoOpposite("enum")
     if len(strings) + len(flags) + len(numbers) + list(values).count(None) != len(values):
         raise NoOpposite("enum")
     whole = TYPES - {"string"} if strings else TYPES
@@ -177,7 +205,7 @@ def _between(numbers: Sequence[float]) -> list[Any]:
     ranges: list[Any] = [{"type": "number", "exclusiveMaximum": numbers[0]}]
     ranges += [
         {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high}
-        for low, high in zip(numbers, numbers[1:], strict=False)
+        for low, high in itertools.pairwise(numbers)
     ]
     return [*ranges, {"type": "number", "exclusiveMinimum": numbers[-1]}]
 
@@ -194,6 +222,6 @@ def _other_strings(strings: Sequence[str]) -> str:
     return "|".join(branches)
 
 
-def is_annotation(name: str) -> bool:
-    """Whether a keyword asks for nothing."""
-    return name in ANNOTATIONS or re.match(r"x-", name) is not None
+def assertions(schema: Schema) -> list[str]:
+    """Return the keywords of a schema that ask for something."""
+    return [name for name in schema if name in ASSERTIONS]

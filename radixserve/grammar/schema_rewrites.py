@@ -1,12 +1,12 @@
 """Keywords that the library does not know, said exactly in words that it does.
 
-    not S                        the opposite of S
-    if I then T else E           (I and T) or (not I and E)
-    oneOf [A, B]                 (A and not B) or (B and not A)
-    dependentRequired, ...       without the key, or with it and what it asks for
-    propertyNames                patternProperties, and no others
-    unevaluatedProperties        additionalProperties, where it is known which are evaluated
-    $dynamicRef                  $ref, where there is one anchor of that name
+not S                        the opposite of S
+if I then T else E           (I and T) or (not I and E)
+oneOf [A, B]                 (A and not B) or (B and not A)
+dependentRequired, ...       without the key, or with it and what it asks for
+propertyNames                patternProperties, and no others
+unevaluatedProperties        additionalProperties, where it is known which are evaluated
+$dynamicRef                  $ref, where there is one anchor of that name
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from radixserve.grammar.schema_negation import ANNOTATIONS, Negation, NoOpposite, any_of
+from radixserve.grammar.schema_negation import Negation, NoOpposite, any_of, assertions
 from radixserve.grammar.schema_walk import SchemaWalk, target_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ def rewrite(root: Schema) -> bool:
     original = copy.deepcopy(root)
     negation = Negation(original)
     nodes = list(SchemaWalk(root).nodes())
+    if any("$id" in node for node, pointer in nodes if pointer != "#"):
+        return False  # references in it are relative to something else
     for node, _ in nodes:
         for name, rule in _RULES.items():
             if name in node:
@@ -71,6 +73,9 @@ def _not(node: Schema, root: Schema, negation: Negation) -> None:
 
 
 def _if(node: Schema, root: Schema, negation: Negation) -> None:
+    if "then" not in node and "else" not in node:
+        del node["if"]
+        return
     condition, then, other = node.pop("if"), node.pop("then", True), node.pop("else", True)
     parts = []
     if then is not False:
@@ -134,7 +139,7 @@ def _types(schema: Schema) -> set[str]:
 
 def _resolved(schema: Any, root: Schema) -> Any:
     for _ in range(8):
-        if not isinstance(schema, dict) or set(schema) - ANNOTATIONS != {"$ref"}:
+        if not isinstance(schema, dict) or assertions(schema) != ["$ref"]:
             break
         target = target_of(root, schema)
         if target is None:
@@ -169,7 +174,9 @@ def _property_names(node: Schema, root: Schema, negation: Negation) -> None:
     names = _resolved(node.pop("propertyNames"), root)
     if names is True or names == {}:
         return
-    rules = set(names) - ANNOTATIONS - {"type"} if isinstance(names, dict) else set()
+    if not isinstance(names, dict):
+        raise NoOpposite("propertyNames")
+    rules = set(assertions(names)) - {"type"}
     if names.get("type", "string") != "string" or len(rules) != 1 or "patternProperties" in node:
         raise NoOpposite("propertyNames")
     if rules & {"enum", "const"}:
@@ -225,7 +232,8 @@ def _always_valid_parts(node: Schema, root: Schema) -> list[Schema]:
     Raises:
         NoOpposite: which ones hold depends on the value.
     """
-    found, queue = [], [node]
+    found: list[Schema] = []
+    queue: list[Any] = [node]
     while queue:
         part = queue.pop(0)
         if not isinstance(part, dict):
@@ -248,19 +256,17 @@ def _dynamic_ref(node: Schema, root: Schema, negation: Negation) -> None:
     """With one anchor of a name, and no other document inside, there is nothing dynamic."""
     wanted = node.pop("$dynamicRef")
     nodes = list(SchemaWalk(root).nodes())
-    found = [place for one, place in nodes if f"#{one.get('$dynamicAnchor')}" == wanted]
-    ids = [place for one, place in nodes if "$id" in one and place != "#"]
-    if len(found) != 1 or ids or "$ref" in node:
+    found = [(one, at) for one, at in nodes if f"#{one.get('$dynamicAnchor')}" == wanted]
+    if len(found) != 1 or "$ref" in node:
         raise NoOpposite("$dynamicRef")
-    node["$ref"] = found[0]
+    [(target, pointer)] = found
+    node["$ref"] = pointer
+    if target_of(root, node) is not target:
+        raise NoOpposite("$dynamicRef")
 
 
 def _dynamic_anchor(node: Schema, root: Schema, negation: Negation) -> None:
-    if any("$dynamicRef" in one for one, _ in SchemaWalk(root).nodes()):
-        ids = [place for one, place in SchemaWalk(root).nodes() if "$id" in one and place != "#"]
-        if ids:
-            raise NoOpposite("$dynamicAnchor")
-    node.pop("$dynamicAnchor")
+    del node["$dynamicAnchor"]  # with no reference left to it, a mere name
 
 
 _RULES: dict[str, Callable[[Schema, Schema, Negation], None]] = {

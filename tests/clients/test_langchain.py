@@ -66,15 +66,14 @@ async def test_a_batch_is_answered_in_order(chat: ChatOpenAI) -> None:
     questions = [f"say {number}" for number in range(6)]
     alone = [(await chat.ainvoke(question)).content for question in questions]
 
-    together = await chat.abatch(questions)
+    together = await chat.abatch([*questions])
 
     assert [answer.content for answer in together] == alone
 
 
 async def test_structured_output_is_parsed(chat: ChatOpenAI) -> None:
-    structured = chat.bind(max_tokens=64).bound.with_structured_output(  # type: ignore[attr-defined]
-        Answer, method="json_schema"
-    )
+    roomy = chat.model_copy(update={"max_tokens": 200})
+    structured = roomy.with_structured_output(Answer, method="json_schema")
 
     answer = await structured.ainvoke("which colour, and how many?")
 

@@ -76,13 +76,13 @@ def write_tasks(folder: Path) -> None:
     )
 
 
-def evaluate(tasks: Path, model: str, **model_args: Any) -> dict[str, Any]:
+def evaluate(tasks: Path, kind: str, model_args: dict[str, Any]) -> dict[str, Any]:
     """Run both tasks; return the scores and every sample's answers."""
     lm_eval = pytest.importorskip("lm_eval", reason="lm-eval is not installed")
-    from lm_eval.tasks import TaskManager
+    from lm_eval.tasks import TaskManager  # type: ignore[import-untyped]
 
     found = lm_eval.simple_evaluate(
-        model=model,
+        model=kind,
         model_args=model_args,
         tasks=["facts", "sums"],
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
@@ -120,21 +120,18 @@ async def test_lm_eval_gives_the_same_scores_as_under_transformers(
 
     flags = ["--dtype", "float32", "--served-model-name", "served"]
     async with running_server(flags) as url:
-        served = await asyncio.to_thread(
-            evaluate,
-            tmp_path,
-            "local-completions",
-            model="served",
-            base_url=f"{url}/v1/completions",
-            tokenizer_backend="huggingface",
-            tokenizer=str(model_folder),
-            num_concurrent=8,
-            max_retries=1,
-            max_length=1024,
-        )
-    expected = await asyncio.to_thread(
-        evaluate, tmp_path, "hf", pretrained=str(model_folder), dtype="float32", device="cpu"
-    )
+        over_http = {
+            "model": "served",
+            "base_url": f"{url}/v1/completions",
+            "tokenizer_backend": "huggingface",
+            "tokenizer": str(model_folder),
+            "num_concurrent": 8,
+            "max_retries": 1,
+            "max_length": 1024,
+        }
+        served = await asyncio.to_thread(evaluate, tmp_path, "local-completions", over_http)
+    under_transformers = {"pretrained": str(model_folder), "dtype": "float32", "device": "cpu"}
+    expected = await asyncio.to_thread(evaluate, tmp_path, "hf", under_transformers)
 
     assert served["scores"] == expected["scores"]
     assert served["samples"]["sums"] == expected["samples"]["sums"]

@@ -42,7 +42,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         shares=st.sampled_from([True, True, True, False]),
         policy=st.sampled_from(sorted(POLICIES)),
         seats=st.integers(1, 6),
-        tokens_a_step=st.integers(6, 20),
+        spare_tokens=st.integers(0, 14),
         chunk_len=st.none() | st.integers(1, 8),
         mode=st.sampled_from(["auto", "recompute", "swap", "swap"]),
         host_blocks=st.sampled_from([0, 5, 30, 30]),
@@ -57,7 +57,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         shares: bool,
         policy: str,
         seats: int,
-        tokens_a_step: int,
+        spare_tokens: int,
         chunk_len: int | None,
         mode: str = "recompute",
         host_blocks: int = 0,
@@ -84,13 +84,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             preemption_mode=mode,
             schedule_policy=policy,
             max_num_seqs=seats,
-            max_num_batched_tokens=tokens_a_step,
+            max_num_batched_tokens=seats + spare_tokens,
             prefill_chunk_len=chunk_len,
             aged_every=5,
         )
         self.host_pool = FaultyPool(host_blocks)
         self.rig.space.pool = self.host_pool
-        self.seats, self.tokens_a_step, self.growth = seats, tokens_a_step, growth
+        self.seats, self.tokens_a_step, self.growth = seats, seats + spare_tokens, growth
         self.in_flight: StepPlan | None = None
         self.cached_len: dict[str, int] = {}
         self.asked_to_end: set[str] = set()
@@ -227,12 +227,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(pick=PICK, prompt=TOKENS, max_tokens=st.integers(1, 4), is_fork_point=st.booleans())
     def use_a_name_again(self, pick: int, prompt: Tokens, max_tokens: int, **fields: Any) -> None:
         """A finished request's name, whether or not it is a fork point, goes to another."""
-        name = list(self.rig.finals)[pick % len(self.rig.finals)]
+        kept = [name for name in self.kept_names if name in self.rig.finals]
+        names = kept or list(self.rig.finals)
+        name = names[pick % len(names)]
         if self.rig.scheduler.refusal(len(prompt), max_tokens) is not None:
             return
         self.check_answer(name, self.rig.finals.pop(name))
-        for kept in (self.rig.specs, self.rig.tokens, self.rig.scores):
-            del kept[name]
+        for known in (self.rig.specs, self.rig.tokens, self.rig.scores):
+            del known[name]
         self.asked_to_end.discard(name)
         self.failed.discard(name)
         self.submit(prompt, max_tokens, name=name, **fields)
@@ -403,7 +405,7 @@ def play(machine: SchedulerMachine, dice: random.Random, num_rules: int) -> None
 def test_whichever_allocation_fails_every_request_is_served_as_if_alone() -> None:
     for k in count(1):
         machine = SchedulerMachine()
-        machine.start(3, 16, True, "lpm", 4, 12, 5)
+        machine.start(3, 16, True, "lpm", 4, 8, 5)
         machine.pool.arm(k)
         play(machine, random.Random(3), num_rules=25)
         machine.teardown()
@@ -416,7 +418,7 @@ def test_whichever_allocation_fails_every_request_is_served_as_if_alone() -> Non
 def test_whichever_host_allocation_fails_every_request_is_served_as_if_alone(mode: str) -> None:
     for k in count(1):
         machine = SchedulerMachine()
-        machine.start(3, 12, True, "fcfs", 4, 12, 5, mode, 20)
+        machine.start(3, 12, True, "fcfs", 4, 8, 5, mode, 20)
         machine.host_pool.arm(k)
         play(machine, random.Random(3), num_rules=60)
         machine.teardown()
@@ -425,4 +427,4 @@ def test_whichever_host_allocation_fails_every_request_is_served_as_if_alone(mod
     assert k > 5, "too few swaps to mean anything"
 
 
-TestScheduler = SchedulerMachine.TestCase
+TestScheduler = pytest.mark.timeout(900)(SchedulerMachine.TestCase)
