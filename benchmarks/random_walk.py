@@ -69,7 +69,8 @@ class RandomWalker:
             if not state.accept(taken):
                 return Walk(ids, False, state.failure or f"token {taken[0]} is not taken", mask_s)
             forced = state.forced()
-            assert state.accept(forced), "a forced token is not accepted"
+            if not state.accept(forced):
+                return Walk(ids, False, state.failure or "a forced token is not taken", mask_s)
             ids += taken + forced
         return Walk(ids, state.may_end, mask_s=mask_s)
 

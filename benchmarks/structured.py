@@ -21,6 +21,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ from radixserve.models.source import resolve_model
 from radixserve.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from radixserve.types import Grammar
 
@@ -78,17 +79,25 @@ class Bench:
     """Compiles, walks and validates.
 
     Args:
-        tokenizer: Of the model whose vocabulary is masked.
+        compiler: Of the vocabulary that is masked.
+        walker: Over the same.
+        decode: From ids to text.
         num_walks: Outputs for each schema.
         max_tokens: Of one output.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, num_walks: int, max_tokens: int) -> None:
-        ends = sorted(tokenizer.eos_token_ids)
-        vocab = tokenizer.backend.get_vocab(with_added_tokens=False)
-        self._tokenizer = tokenizer
-        self._compiler = GrammarCompiler(tokenizer.backend.to_str(), tokenizer.vocab_size, ends)
-        self._walker = RandomWalker(vocab, ends)
+    def __init__(
+        self,
+        compiler: GrammarCompiler,
+        walker: RandomWalker,
+        *,
+        decode: Callable[[list[int]], str],
+        num_walks: int,
+        max_tokens: int,
+    ) -> None:
+        self._compiler = compiler
+        self._walker = walker
+        self._decode = decode
         self._num_walks = num_walks
         self._max_tokens = max_tokens
 
@@ -116,8 +125,7 @@ class Bench:
             tally.num_cut += 1
         else:
             tally.num_finished += 1
-            text = self._tokenizer.decode(walk.token_ids, skip_special_tokens=False)
-            self._judge(schema, text, tally)
+            self._judge(schema, self._decode(walk.token_ids), tally)
 
     def _judge(self, schema: Any, text: str, tally: Tally) -> None:
         try:
@@ -178,7 +186,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=False)
     console.print(describe_machine())
     tokenizer = Tokenizer.from_folder(resolve_model(args.model))
-    bench = Bench(tokenizer, num_walks=args.walks, max_tokens=args.max_tokens)
+    ends = sorted(tokenizer.eos_token_ids)
+    bench = Bench(
+        GrammarCompiler(tokenizer.backend.to_str(), tokenizer.vocab_size, ends),
+        RandomWalker(tokenizer.backend.get_vocab(with_added_tokens=False), ends),
+        decode=partial(tokenizer.decode, skip_special_tokens=False),
+        num_walks=args.walks,
+        max_tokens=args.max_tokens,
+    )
     names = list(FILES) if args.schemas == "both" else [args.schemas]
     tallies: dict[str, Tally] = {}
     for name in names:

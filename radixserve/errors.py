@@ -13,7 +13,10 @@
         PermissionDeniedError   403
         ModelNotFoundError      404
         PinNotFoundError        404
+        StoredObjectNotFoundError 404 no such file or batch, or another caller's
         PinRefusedError         409   nothing is cached, or the budget for holds is spent
+        StoredObjectBusyError   409   a batch is using the file, or has ended
+        ForkNotFoundError       404   the call to go on from is not kept any more
         RequestTooLargeError    413
         QueueFullError          429   carries retry_after_s
         ShuttingDownError       503
@@ -22,6 +25,7 @@
       BackendError              500   device or kernel failed: this step's requests fail
         BackendUnavailableError       at selection: says what is missing
       EngineDeadError           503   the engine's loop has stopped; /health goes red
+      BatchError                      a batch file cannot be run to its end
       ProgramError                    a prompt program went wrong; its notes name the call
         RoleError                     turns are nested, or text and turns are mixed
         IncompleteError               a value was cut before it was whole; carries `partial`
@@ -143,6 +147,30 @@ class PinRefusedError(RequestError):
     error_type = "conflict_error"
 
 
+class ForkNotFoundError(RequestError):
+    """The call to go on from is not kept any more, or never was: send the whole prompt."""
+
+    status_hint = 404
+    code = "fork_not_found"
+    error_type = "not_found_error"
+
+
+class StoredObjectNotFoundError(RequestError):
+    """There is no such file or batch, or it is another caller's."""
+
+    status_hint = 404
+    code = "object_not_found"
+    error_type = "not_found_error"
+
+
+class StoredObjectBusyError(RequestError):
+    """A file or a batch is in a state that does not allow this; the message says in which."""
+
+    status_hint = 409
+    code = "object_busy"
+    error_type = "conflict_error"
+
+
 class RequestTooLargeError(RequestError):
     """The body is over the size limit."""
 
@@ -221,6 +249,10 @@ class InvariantError(RadixServeError):
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"invariant {number}: {message}")
         self.number = number
+
+
+class BatchError(RadixServeError):
+    """A batch file cannot be run to its end: the disk is full, or the file was changed."""
 
 
 class ProgramError(RadixServeError):

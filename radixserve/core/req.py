@@ -108,10 +108,12 @@ class Req:
         "leader_span",
         "lease",
         "match_memo",
+        "needs_output",
         "num_forced",
         "num_new",
         "num_preemptions",
         "preempted_len",
+        "prompt_len",
         "scored_len",
         "spec",
         "state",
@@ -131,6 +133,10 @@ class Req:
         self.cached_len = 0
         """Prompt tokens found in the cache at the first admission; later ones do not count."""
         self.admitted_once = False
+        self.prompt_len = spec.prompt_len
+        """Tokens in the prompt."""
+        self.needs_output = spec.params.needs_output
+        """Whether the sampler needs to see the output."""
         self.num_new = 1
         """Tokens that the last step appended: the sampled one and those a grammar forced."""
         self.num_forced = 0
@@ -163,11 +169,6 @@ class Req:
         return self.spec.req_id
 
     @property
-    def prompt_len(self) -> int:
-        """Tokens in the prompt."""
-        return len(self.spec.prompt) // ID_BYTES
-
-    @property
     def total_len(self) -> int:
         """Tokens of prompt and output."""
         return len(self.tokens) // ID_BYTES
@@ -175,7 +176,7 @@ class Req:
     @property
     def output_len(self) -> int:
         """Tokens produced."""
-        return (len(self.tokens) - len(self.spec.prompt)) // ID_BYTES
+        return len(self.tokens) // ID_BYTES - self.prompt_len
 
     @property
     def has_run(self) -> bool:
@@ -212,15 +213,16 @@ class Req:
 
         Returns: why the Req has ended with the last one added; None if it goes on.
         """
-        before = self.output_len
         reason = None
+        num_new = 0
         for token in tokens:
             self.tokens += pack_ids((token,))
+            num_new += 1
             reason = self.ends_with(token)
             if reason is not None:
                 break
-        self.num_new = self.output_len - before
-        self.num_forced += self.num_new - 1
+        self.num_new = num_new
+        self.num_forced += num_new - 1
         return reason
 
     def apply(self, event: ReqEvent) -> None:

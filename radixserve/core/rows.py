@@ -38,7 +38,7 @@ def _scoring(req: Req, start: int, extend_len: int) -> PromptScoring | None:
 
 def _sampling_state(req: Req) -> SamplingState:
     params = req.spec.params
-    if not params.needs_output:
+    if not req.needs_output:
         return SamplingState(params, req.output_len)
     output = bytes(req.tokens[len(req.spec.prompt) :])
     prompt = req.spec.prompt if params.has_penalties else b""

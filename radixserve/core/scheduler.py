@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from radixserve.core.admission import never_fits
 from radixserve.core.deadlines import Deadlines
 from radixserve.core.fork_points import ForkPoints
-from radixserve.core.inbox import End
+from radixserve.core.inbox import End, InboxEntry
 from radixserve.core.policies import make_policy
 from radixserve.core.queues import Queues
 from radixserve.core.req import Req, ReqSpec
@@ -26,17 +26,17 @@ from radixserve.core.stats import Counters, take_stats
 from radixserve.core.step_builder import StepBuilder
 from radixserve.core.swap_space import SwapSpace
 from radixserve.errors import InvariantError
-from radixserve.types import ID_BYTES, FinishReason, ReqId, unpack_ids
+from radixserve.types import FinishReason, ReqId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve.config import SchedulerConfig
-    from radixserve.core.inbox import InboxEntry
     from radixserve.core.plan import ReqOutput, StepPlan, StepResult
     from radixserve.core.policies import QueuePolicy
     from radixserve.core.prefix_cache import PrefixCache
     from radixserve.core.stats import SchedulerStats
+    from radixserve.types import TokenId, TokenLogprob
 
 
 class Scheduler:
@@ -130,10 +130,7 @@ class Scheduler:
             self.inbox.append(End(req_id, reason))
 
     def between_steps(self, work: Callable[[], None]) -> None:
-        """Put something in the inbox that is done when no plan is in flight.
-
-        Mutates: the inbox only.
-        """
+        """Put something in the inbox that is done when no plan is in flight."""
         self.inbox.append(work)
 
     def is_live(self, req_id: ReqId) -> bool:
@@ -299,22 +296,25 @@ class Scheduler:
 
     def _advance(self, req: Req, row: int, result: StepResult, *, num_computed: int) -> None:
         """Take in what a row's logits said: prompt scores, the next token, those forced by it."""
-        scores = result.prompt_logprobs.get(row, ())
-        req.scored_len += len(scores)
+        scores: tuple[TokenLogprob, ...] = ()
+        if result.prompt_logprobs:
+            scores = result.prompt_logprobs.get(row, ())
+            req.scored_len += len(scores)
         token = result.next_tokens[row]
         if token is None:
             self.service.serve(req.spec.tenant, num_computed, 0)
             if scores:
                 self._pending.append(req.output((), prompt_logprobs=scores))
             return
-        before = req.output_len
-        reason = req.append((token, *result.forced_tokens.get(row, ())))
-        new_tokens = tuple(unpack_ids(req.tokens[(req.prompt_len + before) * ID_BYTES :]))
-        self.counters.output_tokens += len(new_tokens)
-        self.service.serve(req.spec.tenant, num_computed, len(new_tokens))
-        logprob = result.logprobs.get(row)
+        tokens: tuple[TokenId, ...] = (token,)
+        if result.forced_tokens:
+            tokens += result.forced_tokens.get(row, ())
+        reason = req.append(tokens)
+        self.counters.output_tokens += req.num_new
+        self.service.serve(req.spec.tenant, num_computed, req.num_new)
+        logprob = result.logprobs.get(row) if result.logprobs else None
         output = req.output(
-            new_tokens,
+            tokens[: req.num_new],
             reason=reason,
             logprobs=() if logprob is None else (logprob,),
             prompt_logprobs=scores,

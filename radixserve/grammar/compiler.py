@@ -36,7 +36,7 @@ class GrammarLimits:
     grammar_size: int = 100_000
     """Symbols in the grammar's rules."""
     initial_lexer_fuel: int = 300_000
-    step_lexer_fuel: int = 50_000
+    step_lexer_fuel: int = 200_000
     step_items: int = 10_000
     """Parser items made for one mask."""
     row_items: int = 2_000

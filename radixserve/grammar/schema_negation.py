@@ -6,6 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
+from radixserve.grammar.patterns import UNWRITABLE
 from radixserve.grammar.schema_walk import target_of
 
 if TYPE_CHECKING:
@@ -215,7 +216,8 @@ def _other_strings(strings: Sequence[str]) -> str:
     firsts = sorted({string[0] for string in strings if string})
     branches = [] if "" in strings else [""]
     excluded = "".join(rf"\u{{{ord(char):x}}}" for char in firsts)
-    branches.append(rf"(?:[^{excluded}](?:.|\n)*)" if firsts else r"(?:.|\n)+")
+    any_char = f"[^{UNWRITABLE}]"
+    branches.append(f"[^{excluded}{UNWRITABLE}]{any_char}*")
     for char in firsts:
         rest = [string[1:] for string in strings if string.startswith(char)]
         branches.append(rf"\u{{{ord(char):x}}}(?:{_other_strings(rest)})")

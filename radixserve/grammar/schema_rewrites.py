@@ -18,7 +18,7 @@ from radixserve.grammar.schema_negation import Negation, NoOpposite, any_of, ass
 from radixserve.grammar.schema_walk import SchemaWalk, target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from radixserve.grammar.schema_walk import Schema
 
@@ -26,9 +26,11 @@ MAX_BRANCHES = 12
 """Of a `oneOf`: each is held against each other one."""
 
 
-def rewrite(root: Schema) -> bool:
+def rewrite(root: Schema, *, only: Container[str] | None = None) -> bool:
     """Rewrite what can be rewritten; the rest stays as it is.
 
+    Args:
+        only: The keywords to rewrite; None is all that are known here.
     Returns: whether anything has changed.
     Mutates: `root`.
     """
@@ -40,7 +42,7 @@ def rewrite(root: Schema) -> bool:
         return False  # references in it are relative to something else
     for node, _ in nodes:
         for name, rule in _RULES.items():
-            if name in node:
+            if name in node and (only is None or name in only):
                 has_changed = _try(rule, node, original, negation) or has_changed
     return has_changed
 

@@ -53,7 +53,7 @@ def _children(value: Any) -> list[Any]:
 def subschemas(node: Schema) -> Iterator[tuple[str, Any]]:
     """Yield what stands directly in a schema where a schema belongs, with its place."""
     for name in ONE:
-        if isinstance(node.get(name), dict | bool):
+        if name in node and not isinstance(node[name], list):
             yield name, node[name]
     for name in LISTS:
         if isinstance(node.get(name), list):

@@ -156,7 +156,9 @@ def _forced_after(followed: _Followed, sampling: SamplingState) -> tuple[TokenId
     if params.logprobs is not None:
         return ()
     forced = tuple(followed.state.forced()[: max(room, 0)])
-    if not followed.take(forced) or len(forced) == room or not followed.state.is_complete:
+    if not followed.take(forced):
+        return ()  # a limit is met: the next step tells
+    if len(forced) == room or not followed.state.is_complete:
         return forced
     return forced + _ends(followed.grammar, params.stop_token_ids)
 

@@ -11,6 +11,7 @@ from radixserve.server.access_log import AccessLog
 from radixserve.server.auth import require_api_key
 from radixserve.server.cors import add_cors_headers, answer_preflights
 from radixserve.server.errors import error_middleware
+from radixserve.server.forks import Forks
 from radixserve.server.handlers.cache import (
     get_cache,
     get_cache_tree,
@@ -22,6 +23,7 @@ from radixserve.server.handlers.cache import (
 )
 from radixserve.server.handlers.chat import post_chat
 from radixserve.server.handlers.completions import post_completions
+from radixserve.server.handlers.forget import post_forget
 from radixserve.server.handlers.generate import post_generate
 from radixserve.server.handlers.health import get_health, get_ready
 from radixserve.server.handlers.messages import post_count_tokens, post_messages
@@ -31,13 +33,13 @@ from radixserve.server.handlers.openapi import get_openapi
 from radixserve.server.handlers.requests import get_requests
 from radixserve.server.handlers.responses import post_responses
 from radixserve.server.handlers.score import post_score
-from radixserve.server.handlers.tokenize import post_detokenize, post_tokenize
+from radixserve.server.handlers.tokenize import get_tokenizer, post_detokenize, post_tokenize
 from radixserve.server.handlers.version import get_version
 from radixserve.server.http_metrics import HttpMetrics
 from radixserve.server.keys import load_keys
 from radixserve.server.observe import observe
 from radixserve.server.request_id import add_request_id
-from radixserve.server.state import ENGINE, HTTP_CONFIG, HTTP_METRICS, TURNS
+from radixserve.server.state import ENGINE, FORKS, HTTP_CONFIG, HTTP_METRICS, TURNS
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
@@ -70,6 +72,8 @@ def build_app(
     app[HTTP_METRICS] = http_metrics
     app[ENGINE] = engine
     app[HTTP_CONFIG] = config
+    forks = app[FORKS] = Forks(engine)
+    app.on_cleanup.append(forks.close)
     app[TURNS] = asyncio.Semaphore(PREPARED_PER_ROUND)
     app.on_response_prepare.append(add_request_id)
     if config.cors_origins:
@@ -79,6 +83,7 @@ def build_app(
     app.router.add_get("/metrics", get_metrics)
     app.router.add_get("/version", get_version)
     app.router.add_get("/openapi.json", get_openapi)
+    app.router.add_get("/tokenizer", get_tokenizer)
     for root in ("", "/v1"):
         app.router.add_post(f"{root}/tokenize", post_tokenize)
         app.router.add_post(f"{root}/detokenize", post_detokenize)
@@ -91,6 +96,7 @@ def build_app(
     app.router.add_post("/v1/responses", post_responses)
     app.router.add_post("/v1/score", post_score)
     app.router.add_post("/generate", post_generate)
+    app.router.add_post("/generate/forget", post_forget)
     app.router.add_get("/cache", get_cache)
     app.router.add_get("/cache/tree", get_cache_tree)
     app.router.add_post("/cache/explain", post_explain)

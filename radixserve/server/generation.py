@@ -55,7 +55,7 @@ INLINE_TEXT_LEN = 2048
 do not wait for them."""
 INLINE_SCORES = 256
 """Log-probabilities of prompt tokens that are written on the event loop, likewise."""
-MAX_SEQUENCES = 2048
+MAX_SEQUENCES = 1024
 """Most sequences that one call may have generated."""
 
 

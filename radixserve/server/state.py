@@ -11,9 +11,11 @@ if TYPE_CHECKING:
 
     from radixserve.config import HttpConfig
     from radixserve.engine.async_engine import AsyncEngine
+    from radixserve.server.forks import Forks
     from radixserve.server.http_metrics import HttpMetrics
 
 ENGINE: web.AppKey[AsyncEngine] = web.AppKey("engine")
+FORKS: web.AppKey[Forks] = web.AppKey("forks")
 TURNS: web.AppKey[asyncio.Semaphore] = web.AppKey("turns")
 """Bounds the requests that are prepared in one round of the event loop."""
 HTTP_CONFIG: web.AppKey[HttpConfig] = web.AppKey("http_config")

@@ -98,6 +98,11 @@ class ChatTemplate:
         """Whether the model has any chat template."""
         return bool(self._templates)
 
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The Jinja source of each template, by name."""
+        return self._sources
+
     @cached_property
     def has_reasoning(self) -> bool:
         """Whether the model thinks in tags before it answers."""

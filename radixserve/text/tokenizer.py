@@ -92,6 +92,11 @@ class Tokenizer:
         return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @property
+    def settings(self) -> TokenizerSettings:
+        """What the model folder says about special tokens."""
+        return self._settings
+
+    @property
     def named_tokens(self) -> Mapping[str, str]:
         """The text of each named token that the model sets, by its name in chat templates."""
         return self._settings.named_tokens

@@ -32,7 +32,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a3": (
         f"{CORE}/test_scheduler.py::test_a3_every_slot_is_freed_once_however_a_request_ends",
-        f"{CORE}/test_invariants.py::test_1_a_block_with_two_owners",
+        f"{CORE}/test_invariants.py::test_a_broken_invariant_is_found_and_named",
         "tests/engine/test_sync_engine.py::test_a_stop_string_leaves_nothing_running",
     ),
     "a5": (
@@ -75,7 +75,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{CORE}/test_radix_tree.py::test_c5_a_split_keeps_the_evictable_count_right",
         f"{CORE}/test_scheduler_reuse.py"
         "::test_c5_a_pool_full_of_evictable_blocks_serves_every_allocation",
-        f"{CORE}/test_radix_tree_machine.py::TestRadixTree",
+        f"{CORE}/test_radix_tree_machine.py::TestTree",
     ),
     "d1": (
         f"{CORE}/test_scheduler_limits.py"

@@ -59,7 +59,9 @@ def make_requests(engine: Engine, count: int, **params: Any) -> list[GenerateReq
         grammar = engine.compile_grammar(specs[index % len(specs)]) if index % 3 else None
         fields = {"max_tokens": 100, "temperature": 0.9, "seed": index, "grammar": grammar}
         prompt = [random.randrange(3, 320) for _ in range(random.randint(1, 12))]
-        requests.append(GenerateRequest(prompt_ids=prompt, params=SamplingParams(**fields | params)))
+        requests.append(
+            GenerateRequest(prompt_ids=prompt, params=SamplingParams(**fields | params))
+        )
     return requests
 
 
@@ -76,9 +78,7 @@ def test_forced_tokens_taken_at_once_are_those_that_would_be_sampled(
     grammar = engine.compile_grammar(SPECS[name])
     forced = 0
     for seed in range(6):
-        params = SamplingParams(
-            grammar=grammar, temperature=temperature, seed=seed, max_tokens=120
-        )
+        params = SamplingParams(grammar=grammar, temperature=temperature, seed=seed, max_tokens=120)
         prompt = [5 + seed, 6, 7]
         [fast] = engine.run([GenerateRequest(prompt_ids=prompt, params=params)])
         [slow] = engine.run(

@@ -154,9 +154,7 @@ def test_free_text_is_free_until_a_trigger(compiler: GrammarCompiler, tokenizer:
     assert found == [True, True, True, True, False]
 
 
-def test_a_trigger_may_be_a_special_token(
-    compiler: GrammarCompiler, tokenizer: Tokenizer
-) -> None:
+def test_a_trigger_may_be_a_special_token(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     spec = TaggedTextSpec(
         branches=(Branch("<|im_start|>f", '{"type":"integer"}', "!"),), triggers=("<|im_start|>",)
     )
@@ -192,7 +190,9 @@ def test_end_tokens_are_ends_even_if_the_tokenizer_forgot_to_call_them_special(
     facts = json.loads(tokenizer.to_str())
     for token in facts["added_tokens"]:
         token["special"] = False
-    state = GrammarCompiler(json.dumps(facts), 512, [2, 0, 9999]).compile(RegexSpec("[^x]*")).start()
+    state = (
+        GrammarCompiler(json.dumps(facts), 512, [2, 0, 9999]).compile(RegexSpec("[^x]*")).start()
+    )
 
     assert state.accept(ids_of(tokenizer, "a"))
     assert {0, 2} <= set(allowed_ids(state))
@@ -209,7 +209,9 @@ def test_a_tokenizer_that_the_library_cannot_read_is_the_callers_400() -> None:
 def test_a_character_may_be_split_over_tokens(
     compiler: GrammarCompiler, tokenizer: Tokenizer
 ) -> None:
-    grammar = compiler.compile(JsonSchemaSpec.of({"type": "string", "minLength": 2, "maxLength": 2}))
+    grammar = compiler.compile(
+        JsonSchemaSpec.of({"type": "string", "minLength": 2, "maxLength": 2})
+    )
     parrots = ids_of(tokenizer, '"🦜é"')
     state = grammar.start()
 
@@ -224,9 +226,7 @@ def test_a_character_may_be_split_over_tokens(
 
 
 def test_what_is_too_long_is_refused_before_it_is_read(tokenizer: Tokenizer) -> None:
-    compiler = GrammarCompiler(
-        tokenizer.to_str(), 512, [END], GrammarLimits(max_spec_bytes=1000)
-    )
+    compiler = GrammarCompiler(tokenizer.to_str(), 512, [END], GrammarLimits(max_spec_bytes=1000))
     for spec in (
         RegexSpec("a" * 1001),
         ChoiceSpec(("a" * 500, "b" * 500)),
@@ -248,7 +248,9 @@ def doubling(depth: int) -> dict[str, Any]:
 
 def many_any_of(count: int) -> dict[str, Any]:
     """A schema whose branches multiply to 3**count."""
-    groups = [[{"properties": {f"p{i}{j}": {"type": "string"}}} for j in range(3)] for i in range(count)]
+    groups = [
+        [{"properties": {f"p{i}{j}": {"type": "string"}}} for j in range(3)] for i in range(count)
+    ]
     return {"allOf": [{"anyOf": group} for group in groups]}
 
 

@@ -91,9 +91,10 @@ class Rig:
     ) -> None:
         self.cache = cache or PrefixCache(num_blocks=num_blocks, block_size=block_size)
         self.space = SwapSpace(num_blocks=host_blocks, block_size=block_size, costs=costs)
+        self.config = SchedulerConfig(**{"schedule_policy": "priority", **config})
         self.scheduler = Scheduler(
             self.cache,
-            SchedulerConfig(**{"schedule_policy": "priority", **config}),
+            self.config,
             max_model_len=max_model_len,
             swap_space=self.space,
         )
@@ -118,6 +119,7 @@ class Rig:
         """Schedule a step and check."""
         plan = self.scheduler.schedule(self.now)
         check(self.scheduler)
+        assert plan.num_tokens <= self.config.max_num_batched_tokens
         return plan
 
     def land(self, plan: StepPlan, row_errors: Mapping[int, str] | None = None) -> None:

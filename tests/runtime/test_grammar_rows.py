@@ -94,7 +94,8 @@ def test_what_is_forced_follows_at_once_with_the_end(
 
 
 @pytest.mark.parametrize(
-    ("params", "expected_len"), [({"max_tokens": 3}, 2), ({"max_tokens": 1}, 0), ({"logprobs": 0}, 0)]
+    ("params", "expected_len"),
+    [({"max_tokens": 3}, 2), ({"max_tokens": 1}, 0), ({"logprobs": 0}, 0)],
 )
 def test_no_more_is_forced_than_the_request_can_take(
     compiler: GrammarCompiler, tokenizer: Tokenizer, params: dict[str, Any], expected_len: int

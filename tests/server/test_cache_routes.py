@@ -191,14 +191,17 @@ async def test_a_wrong_query_is_refused_by_name(
     assert (await response.json())["error"]["param"] == param
 
 
-async def test_an_explanation_says_where_a_prompt_leaves_the_cache(server: Client) -> None:
+async def test_an_explanation_says_where_a_prompt_leaves_the_cache(
+    server: Client, engine: AsyncEngine
+) -> None:
     await cached_tokens(server)
 
     seen = await post(server, "/cache/explain", {"prompt": [*PROMPT[:40], 200, 201]})
 
     assert (seen["prompt_tokens"], seen["cached_tokens"], seen["diverges_at"]) == (42, 40, 40)
     assert (seen["shared_tokens"], seen["copied_tokens"], seen["computed_tokens"]) == (32, 8, 2)
-    assert seen["next_in_tree"] == [PROMPT[40:48]]
+    text = engine.tokenizer.decode(PROMPT[40:48], skip_special_tokens=False)
+    assert seen["next_in_tree"] == [{"tokens": PROMPT[40:48], "text": text}]
     assert (seen["would_be_admitted"], seen["reasons"]) == (True, [])
     assert seen["memory"] == {"needed_blocks": 1, "reserved_blocks": 0, "available_blocks": 62}
     assert await cached_tokens(server, [*PROMPT[:40], 200, 201]) == 40
@@ -386,6 +389,7 @@ async def test_a_caller_sees_its_own_part_of_the_cache(keyed: Client) -> None:
     assert space["cache_owner"] == "key-1"
     assert "text" not in space["runs"][0]
     assert explained["cached_tokens"] == 20
+    assert explained["next_in_tree"][0]["tokens"] == PROMPT[20:28]
     for path in ("/cache?cache_owner=key-2", "/cache/tree?cache_owner=key-2"):
         assert (await keyed.get(path, headers=ONE)).status == 403
     body = {"prompt": PROMPT, "cache_owner": "key-2"}
@@ -422,5 +426,7 @@ async def test_salts_are_kept_from_callers_who_share_a_cache(
 
     assert (await call(server, ONE, "/cache"))["namespaces"] == []
     assert (await call(server, ONE, "/cache/tree"))["namespaces"] == []
+    guess = {"prompt": [*PROMPT[:20], 200], "cache_salt": "secret"}
+    assert (await call(server, ONE, "/cache/explain", guess))["next_in_tree"] is None
     known = await call(server, ONE, "/cache?cache_salt=secret")
     assert [each["cached_tokens"] for each in known["namespaces"]] == [64]

@@ -82,7 +82,10 @@ async def test_a_schema_is_kept_to(client: Client, fields: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"structured_outputs": {"choice": ["yes", "not", "not sure"]}}, {"yes", "not", "not sure"}),
+        (
+            {"structured_outputs": {"choice": ["yes", "not", "not sure"]}},
+            {"yes", "not", "not sure"},
+        ),
         ({"guided_choice": ["yes", "not", "not sure"]}, {"yes", "not", "not sure"}),
         ({"structured_outputs": {"regex": "[ab]1"}}, {"a1", "b1"}),
         ({"guided_regex": "[ab]1"}, {"a1", "b1"}),
@@ -215,7 +218,13 @@ SCHEMA = "response_format.json_schema.schema"
         (None, "object, true or false"),
         ({"type": "string", "pattern": "^(?=a)"}, "pattern"),
         ({"type": "string", "pattern": "(a)\\1"}, "pattern"),
-        ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "circle"),
+        (
+            {
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+                "$ref": "#/$defs/a",
+            },
+            "circle",
+        ),
         ({"$ref": "#/$defs/missing"}, "missing"),
         ({"type": "array", "uniqueItems": True}, "uniqueItems"),
         ({"type": "string", "maxLength": 2, "minLength": 3}, "minLength"),

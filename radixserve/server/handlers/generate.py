@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from radixserve.server.auth import caller_of
 from radixserve.server.choice_deltas import open_choices
 from radixserve.server.event_style import OPENAI_EVENTS
 from radixserve.server.generation import (
@@ -18,10 +20,11 @@ from radixserve.server.protocol.answers import AnswerOptions
 from radixserve.server.protocol.generate import DEFAULT_NEW_TOKENS, parse_generate
 from radixserve.server.protocol.generate_writer import GenerateShape, GenerateWriter
 from radixserve.server.protocol.logprobs import TokenNames
+from radixserve.server.protocol.refusal import refusal
 from radixserve.server.protocol.usage import UsageTally
 from radixserve.server.relay import relay_events, relay_whole
 from radixserve.server.request_id import new_id
-from radixserve.server.state import ENGINE, HTTP_CONFIG
+from radixserve.server.state import ENGINE, FORKS, HTTP_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +33,21 @@ if TYPE_CHECKING:
 
     from radixserve.engine.async_engine import AsyncEngine
     from radixserve.engine.request import GenerateRequest
+    from radixserve.server.forks import Forks
     from radixserve.server.protocol.generate import GenerateCall
     from radixserve.text.tokenizer import Tokenizer
     from radixserve.types import Grammar
+
+
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """What a call goes on from: its name for the engine, and the ids that are taken over."""
+
+    req_id: str
+    ids: Sequence[int]
+
+
+NO_PARENT = _Parent("", ())
 
 
 async def post_generate(request: web.Request) -> web.StreamResponse:
@@ -41,10 +56,15 @@ async def post_generate(request: web.Request) -> web.StreamResponse:
     ignore_unknown = request.app[HTTP_CONFIG].unknown_fields == "ignore"
     call = parse_generate(await read_json(request), ignore_unknown=ignore_unknown)
     check_model(call.body.model, engine.info)
-    requests = await _requests_of(call, engine)
+    owner = caller_of(request).name
+    requests = await _requests_of(call, engine, _parent_of(call, request.app[FORKS], owner))
     writers = _writers(call, requests, engine.tokenizer)
     options = AnswerOptions.of(call.completion)
     running = open_choices(engine, requests, options, UsageTally(options.made))
+    if call.fork.id is not None:
+        running = request.app[FORKS].keeping(
+            running, requests[0], owner=owner, name=call.fork.id, ttl_s=call.fork.ttl_s
+        )
     if call.body.stream:
         return await relay_events(request, running, writers, OPENAI_EVENTS)
 
@@ -55,13 +75,33 @@ async def post_generate(request: web.Request) -> web.StreamResponse:
     return await relay_whole(running, writers, whole)
 
 
-async def _requests_of(call: GenerateCall, engine: AsyncEngine) -> list[GenerateRequest]:
+def _parent_of(call: GenerateCall, forks: Forks, owner: str) -> _Parent:
+    """Return what the call goes on from.
+
+    Raises:
+        ForkNotFoundError: it is not kept any more.
+        InvalidRequestError: it is not that long.
+    """
+    if call.fork.parent is None:
+        return NO_PARENT
+    req_id, ids = forks.find(owner, call.fork.parent)
+    if call.fork.parent_len > len(ids):
+        raise refusal(
+            f"radix.fork.parent_len: the call has {len(ids)} tokens; got {call.fork.parent_len}.",
+            "radix.fork.parent_len",
+        )
+    return _Parent(req_id, ids[: call.fork.parent_len])
+
+
+async def _requests_of(
+    call: GenerateCall, engine: AsyncEngine, parent: _Parent
+) -> list[GenerateRequest]:
     """Return what the engine runs, under the names that the caller gave."""
     fields, prompts = call.completion, call.completion.prompts
     text_len = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
     requests = generate_requests_for(
         fields,
-        await off_the_loop(text_len, lambda: _encode(call, engine.tokenizer)),
+        await off_the_loop(text_len, lambda: _encode(call, engine.tokenizer, parent)),
         engine.info,
         answer_id="",
         asked_tokens=fields.asked_tokens,
@@ -71,7 +111,13 @@ async def _requests_of(call: GenerateCall, engine: AsyncEngine) -> list[Generate
     )
     names = call.names(new_id("gen"))
     return [
-        dataclasses.replace(one, request_id=name) for one, name in zip(requests, names, strict=True)
+        dataclasses.replace(
+            one,
+            request_id=name,
+            fork_of=parent.req_id,
+            is_fork_point=call.fork.id is not None,
+        )
+        for one, name in zip(requests, names, strict=True)
     ]
 
 
@@ -82,11 +128,11 @@ async def _grammar_of(call: GenerateCall, engine: AsyncEngine) -> Grammar | None
     return None
 
 
-def _encode(call: GenerateCall, tokenizer: Tokenizer) -> list[Prompt]:
+def _encode(call: GenerateCall, tokenizer: Tokenizer, parent: _Parent) -> list[Prompt]:
     name = call.body.prompt_name
     return [
         Prompt(
-            tokenizer.encode(prompt) if isinstance(prompt, str) else prompt,
+            tokenizer.encode(prompt) if isinstance(prompt, str) else [*parent.ids, *prompt],
             f"{name}[{index}]" if call.body.is_batch else name,
         )
         for index, prompt in enumerate(call.completion.prompts)

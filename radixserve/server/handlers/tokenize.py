@@ -1,7 +1,8 @@
-"""``POST /tokenize`` and ``POST /detokenize``, also below ``/v1``."""
+"""``POST /tokenize`` and ``POST /detokenize``, also below ``/v1``, and ``GET /tokenizer``."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,6 +13,7 @@ from radixserve.server.generation import check_model, limits_of, off_the_loop, r
 from radixserve.server.protocol.sampling import check_token_ids
 from radixserve.server.protocol.tokenize import parse_detokenize, parse_tokenize
 from radixserve.server.state import ENGINE, HTTP_CONFIG
+from radixserve.text.portable import tokenizer_sheet
 
 if TYPE_CHECKING:
     from radixserve.engine.async_engine import AsyncEngine
@@ -45,6 +47,24 @@ async def post_detokenize(request: web.Request) -> web.Response:
         ),
     )
     return web.Response(body=orjson.dumps({"prompt": text, "text": text}), content_type=JSON_TYPE)
+
+
+async def get_tokenizer(request: web.Request) -> web.Response:
+    """Give all that a client needs to encode texts and conversations by itself.
+
+    Megabytes, compressed where the client can read that; to be fetched once.
+    """
+    engine = request.app[ENGINE]
+    body = await asyncio.to_thread(_sheet, engine)
+    response = web.Response(body=body, content_type=JSON_TYPE)
+    response.enable_compression()
+    return response
+
+
+def _sheet(engine: AsyncEngine) -> bytes:
+    sheet = tokenizer_sheet(engine.tokenizer, engine.chat_template)
+    info = engine.info
+    return orjson.dumps({"model": info.name, "max_model_len": info.max_model_len, **sheet})
 
 
 def _tokenized(fields: TokenizeRequest, engine: AsyncEngine) -> dict[str, Any]:

@@ -89,8 +89,12 @@ def tree_json(view: TreeView, decode: Decode | None) -> dict[str, Any]:
     }
 
 
-def explanation_json(found: Explanation) -> dict[str, Any]:
-    """Return what a prompt would find."""
+def explanation_json(found: Explanation, decode: Decode | None) -> dict[str, Any]:
+    """Return what a prompt would find.
+
+    Args:
+        decode: Makes text of how the tree goes on; without it that is not told.
+    """
     return {
         "object": "cache.explanation",
         "prompt_tokens": found.prompt_len,
@@ -99,7 +103,9 @@ def explanation_json(found: Explanation) -> dict[str, Any]:
         "copied_tokens": found.tail_len,
         "computed_tokens": found.prompt_len - found.cached_len,
         "diverges_at": found.diverges_at,
-        "next_in_tree": [list(run) for run in found.next_in_tree],
+        "next_in_tree": None
+        if decode is None
+        else [{"tokens": list(run), "text": decode(run)} for run in found.next_in_tree],
         "would_be_admitted": found.would_be_admitted,
         "reasons": [*_never(found), *(_reason_json(each, found) for each in found.obstacles)],
         "memory": _memory_json(found.memory),

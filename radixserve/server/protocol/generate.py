@@ -23,7 +23,7 @@ from radixserve.server.protocol.completions import (
     parse_completion,
 )
 from radixserve.server.protocol.fields import MAX_LOGPROBS, GenerationFields, parse_body
-from radixserve.server.protocol.hints import RadixHints
+from radixserve.server.protocol.hints import ForkHint, GenerateHints
 from radixserve.server.protocol.refusal import MISSING, UNKNOWN, refusal
 from radixserve.server.protocol.unbuilt import Unbuilt
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_NEW_TOKENS = 128
+MAX_FORGOTTEN = 10_000
 
 OUR_NAMES: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
@@ -128,7 +129,7 @@ class GenerateBody(RequestBody):
     """The same by SGLang's name."""
     timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     user: Annotated[str, Field(max_length=1024)] | None = None
-    radix: RadixHints = Field(default_factory=RadixHints)
+    radix: GenerateHints = Field(default_factory=GenerateHints)
 
     @property
     def prompt_name(self) -> str:
@@ -147,6 +148,9 @@ class GenerateBody(RequestBody):
         return self.cache_salt or self.extra_key
 
 
+NO_FORK = ForkHint()
+
+
 class GenerateCall:
     """A body together with the completion that asks for the same.
 
@@ -158,6 +162,11 @@ class GenerateCall:
     def __init__(self, body: GenerateBody, completion: CompletionRequest) -> None:
         self.body = body
         self.completion = completion
+
+    @property
+    def fork(self) -> ForkHint:
+        """What the call goes on from, and the name it is kept under."""
+        return self.body.radix.fork or NO_FORK
 
     def names(self, made_up: str) -> list[str]:
         """Return the names of the requests, `n` for each prompt.
@@ -190,7 +199,30 @@ def parse_generate(body: Any, *, ignore_unknown: bool = False) -> GenerateCall:
     call = GenerateCall(parsed, _completion_of(parsed, ignore_unknown=ignore_unknown))
     if isinstance(parsed.rid, list) and len(parsed.rid) != len(call.completion.prompts):
         raise refusal("rid: there must be as many names as prompts.", "rid")
+    _check_fork(call)
     return call
+
+
+def _check_fork(call: GenerateCall) -> None:
+    body = call.body
+    if body.radix.fork is None:
+        return
+    if body.is_batch or call.completion.num_siblings > 1:
+        raise refusal("radix.fork: only allowed with one prompt and one output.", "radix.fork")
+    if call.fork.parent is not None and body.input_ids is None:
+        raise refusal("radix.fork.parent: only allowed with input_ids.", "radix.fork.parent")
+
+
+class ForgetBody(RequestBody):
+    """One call of ``POST /generate/forget``."""
+
+    ids: Annotated[list[Name], Field(max_length=MAX_FORGOTTEN, fail_fast=True)]
+    """Names of the caller's own calls; others are ignored."""
+
+
+def parse_forget(body: Any, *, ignore_unknown: bool = False) -> ForgetBody:
+    """Return the typed call; see `parse_body` for what it raises."""
+    return parse_body(body, ForgetBody, {}, ignore_unknown=ignore_unknown)
 
 
 def _completion_of(body: GenerateBody, *, ignore_unknown: bool) -> CompletionRequest:
@@ -202,7 +234,7 @@ def _completion_of(body: GenerateBody, *, ignore_unknown: bool) -> CompletionReq
         "cache_salt": body.salt,
         "timeout_s": body.timeout_s,
         "user": body.user,
-        "radix": body.radix.model_dump(),
+        "radix": body.radix.model_dump(exclude={"fork"}),
     }
     if body.return_logprob:
         asked["logprobs"] = body.top_logprobs_num

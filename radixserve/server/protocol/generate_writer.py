@@ -133,4 +133,5 @@ def _finish_json(delta: TextDelta) -> dict[str, Any] | None:
             "type": "stop",
             "matched": delta.token_ids[-1] if ends_by_token else delta.stop_reason,
         }
-    return {"type": "length", "length": delta.usage.completion_tokens}
+    kind = "timeout" if delta.finish_reason is FinishReason.TIMEOUT else "length"
+    return {"type": kind, "length": delta.usage.completion_tokens}

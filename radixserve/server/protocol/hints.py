@@ -10,6 +10,8 @@
     event             "end": nobody will extend this conversation
                       {"pause": {"tool": "search", "expect_s": 1.2}}: it goes on after a tool call
 
+``POST /generate`` also has `fork`, see `ForkHint`.
+
 Hints order the eviction, and no more: a wrong one costs speed, never an answer.
 
 Source: the names follow what Dynamo's agent hints and Anthropic's cache_control say.
@@ -80,3 +82,27 @@ class RadixHints(RequestBody):
             is_session_end=self.event == "end",
             priority=priority,
         )
+
+
+class ForkHint(RequestBody):
+    """Going on from an earlier call, to the last token.
+
+    {"id": "b", "parent": "a", "parent_len": 812}
+
+    The prompt is the first `parent_len` tokens of the call `a`, its prompt and then its output, and
+    after them `input_ids`: only what is new has to be sent. What `a` has left in a partly filled
+    block is used too. This call is kept as `b` in turn. Names belong to the caller's key.
+    """
+
+    id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Keep this call under a name, once it has ended by itself."""
+    parent: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    parent_len: Annotated[int, Field(ge=0, le=INT32_MAX)] = 0
+    ttl_s: Annotated[float, Field(gt=0, le=3600)] = 60.0
+    """For how long it is kept, unless it is forgotten before or memory is short."""
+
+
+class GenerateHints(RadixHints):
+    """The object in the field `radix` of ``POST /generate``."""
+
+    fork: ForkHint | None = None

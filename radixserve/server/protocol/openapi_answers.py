@@ -202,6 +202,9 @@ class OptionAnswer(Answer):
     probability: float
     """The option's share among the options."""
     is_greedy: bool
+    prompt_tokens: int
+    """Of the request that scored it; 0 where others had scored all its tokens."""
+    cached_tokens: int
 
 
 class ScoreAnswer(Answer):
@@ -223,6 +226,27 @@ class TokensAnswer(Answer):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+
+
+class TokenizerAnswer(Answer):
+    """The answer of ``/tokenizer``."""
+
+    model: str
+    max_model_len: int
+    tokenizer: str
+    """The content of a ``tokenizer.json``."""
+    named_tokens: dict[str, str]
+    adds_bos: bool | None
+    eos_token_ids: list[int]
+    chat_templates: dict[str, str]
+    samples: dict[str, list[int] | None]
+    """Ids of a text and of a chat, to find out whether a client encodes as the server does."""
+
+
+class ForgetAnswer(Answer):
+    """The answer of ``/generate/forget``."""
+
+    forgotten: int
 
 
 class TextAnswer(Answer):

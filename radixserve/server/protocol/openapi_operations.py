@@ -19,7 +19,7 @@ from radixserve.server.protocol.cache import (
 )
 from radixserve.server.protocol.chat import ChatRequest
 from radixserve.server.protocol.completions import CompletionRequest
-from radixserve.server.protocol.generate import GenerateBody
+from radixserve.server.protocol.generate import ForgetBody, GenerateBody
 from radixserve.server.protocol.messages import MessagesPrompt, MessagesRequest
 from radixserve.server.protocol.responses import ResponsesRequest
 from radixserve.server.protocol.score import ScoreRequest
@@ -68,6 +68,13 @@ def _post(
     return Operation(method="post", path=path, tag=tag, summary=summary, body=body, answer=answer)
 
 
+_TOKENIZER = Operation(
+    method="get",
+    path="/tokenizer",
+    tag="tokens",
+    summary="Give all that a client needs to encode texts and conversations by itself.",
+    answer=answers.TokenizerAnswer,
+)
 _TOKENS = tuple(
     operation
     for root in ("", "/v1")
@@ -198,12 +205,20 @@ OPERATIONS: tuple[Operation, ...] = (
         streams=True,
     ),
     _post(
+        "/generate/forget",
+        "generation",
+        "Let go of calls that were kept to go on from.",
+        ForgetBody,
+        answers.ForgetAnswer,
+    ),
+    _post(
         "/v1/score",
         "generation",
         "Say how likely each of some options is after one prompt.",
         ScoreRequest,
         answers.ScoreAnswer,
     ),
+    _TOKENIZER,
     *_TOKENS,
     Operation(
         method="get",

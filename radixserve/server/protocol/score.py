@@ -139,6 +139,8 @@ def _option_json(
         "score": value,
         "probability": probability,
         "is_greedy": score.is_greedy,
+        "prompt_tokens": score.usage.prompt_tokens,
+        "cached_tokens": score.usage.cached_tokens,
     }
 
 

@@ -279,6 +279,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         if self.in_flight is not None:
             self.check_plan(self.in_flight)
 
+    @precondition(lambda self: self.in_flight is None and self.rig.scheduler.has_work)
+    @rule(number=st.integers(1, 12))
+    def go(self, number: int) -> None:
+        """Several steps in which nothing special happens: without them, few requests would end."""
+        for _ in range(number):
+            self.schedule(0)
+            self.land()
+
+    @precondition(lambda self: self.in_flight is None and self.rig.scheduler.has_work)
+    @rule()
+    def go_to_the_next_end(self) -> None:
+        number = len(self.rig.finals)
+        for _ in range(40):
+            if len(self.rig.finals) == number:
+                self.schedule(0)
+                self.land()
+
     def check_plan(self, plan: StepPlan) -> None:
         """The plan keeps within its budgets, computes something, and goes on where it was."""
         running = self.rig.scheduler.queues.running
