@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from radixserve.batch.key_index import KeyIndex
 from radixserve.batch.line import LineFault
 from radixserve.batch.order import FileOrder, PrefixOrder
 from radixserve.batch.record import fault_record
-from radixserve.batch.reorder import first_of_id
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -26,9 +24,7 @@ def make_order(source: LineFile, name: OrderName) -> LineOrder:
     return PrefixOrder(source) if name == "prefix" else FileOrder(source)
 
 
-def plan_lines(
-    source: LineFile, order: LineOrder, sink: ResultSink, report: BatchReport
-) -> None:
+def plan_lines(source: LineFile, order: LineOrder, sink: ResultSink, report: BatchReport) -> None:
     """Read the file through: lines to run go to `order`, faults are written down at once.
 
     Lines that `sink` has a record of are counted and left out.
@@ -37,27 +33,15 @@ def plan_lines(
     Raises:
         BatchError: a fault cannot be written down.
     """
-    ids = KeyIndex()
-    scanned = source.scan()
-    try:
-        refs = []  # of the one line under way: `first_of_id` is one to one
-
-        def parsed():  # type: ignore[no-untyped-def]
-            for found in scanned:
-                refs.append(found.ref)
-                yield found.parsed
-
-        for line in first_of_id(parsed(), ids):
-            ref = refs.pop()
-            report.num_lines += 1
-            known = sink.find(line.key)
-            if known is not None:
-                report.know(is_good=known.is_ok)
-            elif isinstance(line, LineFault):
-                record = fault_record(line)
-                sink.append(record)
-                report.add(record)
-            else:
-                order.add(ref, line)
-    finally:
-        ids.close()
+    for found in source.scan():
+        line = found.parsed
+        report.num_lines += 1
+        known = sink.find(line.key)
+        if known is not None:
+            report.know(is_good=known.is_ok)
+        elif isinstance(line, LineFault):
+            record = fault_record(line)
+            sink.append(record)
+            report.add(record)
+        else:
+            order.add(found.ref, line)

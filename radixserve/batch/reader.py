@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from radixserve.batch.line import URLS, LineFault, parse_line
+from radixserve.batch.key_index import KeyIndex
+from radixserve.batch.line import URLS, BatchLine, LineFault, duplicate_fault, parse_line
 from radixserve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +79,27 @@ class LineFile:
         self._file.close()
 
     def scan(self) -> Iterator[ScannedLine]:
-        """Yield the lines that are not blank. Memory: one line."""
+        """Yield the lines that are not blank; one whose id an earlier one has is a fault.
+
+        Memory: one line, whatever the file's size.
+        """
+        ids = KeyIndex()
+        try:
+            for found in self._scan_all():
+                line = found.parsed
+                if isinstance(line, BatchLine) and not ids.add(line.custom_id):
+                    yield ScannedLine(found.ref, duplicate_fault(line))
+                else:
+                    yield found
+        finally:
+            ids.close()
+
+    def read(self, ref: LineRef) -> ParsedLine:
+        """Return the line at a place that `scan` has told."""
+        raw = os.pread(self._file.fileno(), ref.length, ref.offset)
+        return parse_line(raw, ref.number, urls=self._urls)
+
+    def _scan_all(self) -> Iterator[ScannedLine]:
         with self.path.open("rb") as file:
             file.seek(self._start)
             number = 0
@@ -90,11 +111,6 @@ class LineFile:
                     yield ScannedLine(ref, _too_long(number))
                 elif raw.strip():
                     yield ScannedLine(ref, parse_line(raw, number, urls=self._urls))
-
-    def read(self, ref: LineRef) -> ParsedLine:
-        """Return the line at a place that `scan` has told."""
-        raw = os.pread(self._file.fileno(), ref.length, ref.offset)
-        return parse_line(raw, ref.number, urls=self._urls)
 
 
 def _skip_rest(file: BinaryIO) -> None:

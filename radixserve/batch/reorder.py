@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from radixserve.batch.key_index import KeyIndex
-from radixserve.batch.line import BatchLine, duplicate_fault
 from radixserve.batch.writer import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from radixserve.batch.line import ParsedLine
     from radixserve.batch.reader import LineFile
     from radixserve.batch.writer import ResultFile
 
@@ -27,23 +24,12 @@ def put_in_order(source: LineFile, results: ResultFile) -> None:
     replace_file(results.path, _in_order(source, results))
 
 
-def first_of_id(lines: Iterator[ParsedLine], ids: KeyIndex) -> Iterator[ParsedLine]:
-    """Yield lines; those whose id an earlier one has, as faults. Mutates: `ids`."""
-    for line in lines:
-        if isinstance(line, BatchLine) and not ids.add(line.custom_id):
-            yield duplicate_fault(line)
-        else:
-            yield line
-
-
 def _in_order(source: LineFile, results: ResultFile) -> Iterator[bytes]:
-    ids = KeyIndex()
     file = os.open(results.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for line in first_of_id((found.parsed for found in source.scan()), ids):
-            place = results.find(line.key)
+        for found in source.scan():
+            place = results.find(found.parsed.key)
             if place is not None:
                 yield os.pread(file, place.length, place.offset)
     finally:
         os.close(file)
-        ids.close()

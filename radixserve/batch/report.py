@@ -123,12 +123,12 @@ def tokens_of(body: Any) -> TokenCounts:
         written = _count(usage, "cache_creation_input_tokens")
         prompt = _count(usage, "input_tokens") + read + written
         return TokenCounts(prompt, read, _count(usage, "output_tokens"))
-    inputs, outputs = (
-        ("input", "output") if "input_tokens" in usage else ("prompt", "completion")
-    )
+    inputs, outputs = ("input", "output") if "input_tokens" in usage else ("prompt", "completion")
     details = usage.get(f"{inputs}_tokens_details")
     cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
-    return TokenCounts(_count(usage, f"{inputs}_tokens"), cached, _count(usage, f"{outputs}_tokens"))
+    return TokenCounts(
+        _count(usage, f"{inputs}_tokens"), cached, _count(usage, f"{outputs}_tokens")
+    )
 
 
 def _count(fields: dict[str, Any], name: str) -> int:

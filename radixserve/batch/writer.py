@@ -114,8 +114,8 @@ class ResultFile:
         """Take note of the records there are. Returns: the file's size in bytes."""
         offset = 0
         for number, line in enumerate(read_lines(self.path), 1):
-            place = _place_of(line, offset, f"{self.path}, line {number},")
-            if self.index.add(key_of(orjson.loads(line)), place):
+            key, place = _parse(line, offset, f"{self.path}, line {number},")
+            if self.index.add(key, place):
                 self._count(place)
             offset += len(line)
         return offset
@@ -216,7 +216,7 @@ def _without_failures(path: Path, file: int) -> int:
     kept = (
         line
         for number, line in enumerate(read_lines(path), 1)
-        if _place_of(line, 0, f"{path}, line {number},").is_ok
+        if _parse(line, 0, f"{path}, line {number},")[1].is_ok
     )
     replace_file(path, kept)
     renewed = _open_locked(path)
@@ -224,15 +224,14 @@ def _without_failures(path: Path, file: int) -> int:
     return renewed
 
 
-def _place_of(line: bytes, offset: int, where: str) -> Place:
-    """Return the place of a line's record.
+def _parse(line: bytes, offset: int, where: str) -> tuple[str, Place]:
+    """Return the key of a line's record, and its place.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is no record.
     """
     try:
         record = orjson.loads(line)
-        key_of(record)
-        return Place(offset, len(line), is_ok(record))
+        return key_of(record), Place(offset, len(line), is_ok(record))
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{where} is no result of a batch: {error}") from None

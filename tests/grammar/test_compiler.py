@@ -275,13 +275,13 @@ def test_what_costs_too_much_is_refused_or_bounded(
 ) -> None:
     try:
         state = compiler.compile(spec).start()
-    except UnsupportedGrammarError as refusal:
-        assert str(refusal)
-    else:
-        for _ in range(200):
-            found = allowed_ids(state)
-            if state.failure is not None or not found or not state.accept(found[-1:]):
-                break
+    except UnsupportedGrammarError:
+        return
+    for _ in range(200):
+        found = allowed_ids(state)
+        if state.failure is not None or not state.accept(found[-1:]):
+            break
+        assert found
 
 
 def test_a_schema_that_is_large_only_when_written_out_is_served(

@@ -124,7 +124,7 @@ def test_what_cannot_be_enforced_is_refused_with_its_name(
 
 @pytest.mark.parametrize("text", ["", "{", '{"a":}', "{'type':'object'}", "[" * 100_000])
 def test_a_schema_that_is_no_json_is_refused(compiler: GrammarCompiler, text: str) -> None:
-    with pytest.raises(UnsupportedGrammarError, match="not JSON|nested too deeply"):
+    with pytest.raises(UnsupportedGrammarError, match=r"not JSON|nested too deeply"):
         compiler.compile(JsonSchemaSpec(text))
 
 

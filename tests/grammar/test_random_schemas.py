@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from random import Random
-from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest

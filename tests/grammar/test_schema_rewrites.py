@@ -69,7 +69,7 @@ SCALARS = [0, 1, 2.5, -3, "", "a", "ab", "abc", "b", None, True, False, [], {}]
         ),
         ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 1}]}, SCALARS),
         ({"oneOf": [{"enum": ["a", 1]}, {"enum": ["ab", 2.5]}]}, SCALARS),
-        ({"oneOf": [{"format": "date"}, {"enum": ["a", "b"]}]}, SCALARS),
+        ({"oneOf": [{"format": "date"}, {"enum": ["a", "b"]}]}, ["a", "b", 1, None, "2020-02-29"]),
         ({"type": "object", "properties": AB, "dependentRequired": {"a": ["b"]}}, OBJECTS),
         ({"properties": AB, "dependentRequired": {"a": ["b"]}}, [*OBJECTS, "a", []]),
         (

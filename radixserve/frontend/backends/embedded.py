@@ -127,35 +127,29 @@ class EmbeddedBackend:
         started = time.perf_counter()
         grammar = await self._grammar(call)
         request = self._request(call, grammar, new_call_id())
-        text, ids, logprobs = "", list[int](), list[float]()
-        first_s = 0.0
-        async with self.engine.submit(request) as stream:
-            async for delta in stream:
-                if delta.token_ids and not ids:
-                    first_s = time.perf_counter() - started
-                text += delta.text
-                ids += _shown_ids(delta)
-                logprobs += [one.logprob for one in delta.logprobs]
-                if delta.text:
-                    yield delta.text
-                if delta.finish_reason is not None:
-                    usage = _usage(delta.usage, first_s, time.perf_counter() - started)
-                    reason = FINISHES.get(delta.finish_reason, "stop")
-                    yield GenDone(
-                        text=text,
-                        parts=tuple(self.encoder.output(text, ids)),
-                        finish_reason=reason,
-                        call_id=request.request_id,
-                        usage=usage,
-                        logprobs=tuple(logprobs),
-                    )
+        told = _Told(started)
+        done: GenDone | None = None
+        try:
+            async with self.engine.submit(request) as stream:
+                async for delta in stream:
+                    told.push(delta)
+                    if delta.text:
+                        yield delta.text
+                    if delta.finish_reason is not None:
+                        done = told.done(delta, self.encoder, request.request_id)
+        finally:
+            if done is None:  # it may have ended all the same, just now
+                self.engine.forget(ReqId(request.request_id))
+        assert done is not None
+        yield done
 
     async def score(self, call: ScoreCall) -> ScoreDone:
         """See `Backend`."""
         started = time.perf_counter()
         prompt = self.encoder.encode(call.transcript)
-        closing = tuple(self.encoder.closing(call.transcript)) if call.closes_turn else ()
-        options = [(*self._option(prompt, call, text), *closing) for text in call.options]
+        options = self.encoder.options(
+            call.transcript, call.options, closes_turn=call.closes_turn
+        )
         scores = await score(self.engine, prompt, options, ScoreTerms(timeout_s=call.timeout_s))
         usage = CallUsage(
             input_tokens=max(one.usage.prompt_tokens for one in scores),
@@ -241,23 +235,45 @@ class EmbeddedBackend:
             priority=hints.priority,
         )
 
-    def _option(self, prompt: Sequence[TokenId], call: ScoreCall, text: str) -> tuple[TokenId, ...]:
-        """Return an option's ids: those that follow the prompt's in the whole text's, if they do.
-
-        Where the last token of the prompt would take in a part of the option, the option is
-        tokenized by itself.
-        """
-        from radixserve.frontend.pieces import Text
-
-        whole = self.encoder.encode(call.transcript.plus(Text(text)))
-        if len(whole) > len(prompt) and whole[: len(prompt)] == list(prompt):
-            return tuple(whole[len(prompt) :])
-        return tuple(self.engine.tokenizer.encode(text, add_special_tokens=False))
-
 
 def new_call_id() -> str:
     """Return a name that no call has had in this process."""
     return f"call-{next(_numbers)}"
+
+
+class _Told:
+    """What a generation has told so far.
+
+    Args:
+        started: When the call began, by the performance counter.
+    """
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._first_s = 0.0
+        self._text = ""
+        self._ids: list[TokenId] = []
+        self._logprobs: list[float] = []
+
+    def push(self, delta: TextDelta) -> None:
+        """Take in what is new. Mutates: this."""
+        if delta.token_ids and not self._first_s:
+            self._first_s = time.perf_counter() - self._started
+        self._text += delta.text
+        self._ids += _shown_ids(delta)
+        self._logprobs += [one.logprob for one in delta.logprobs]
+
+    def done(self, last: TextDelta, encoder: TranscriptEncoder, call_id: str) -> GenDone:
+        """Return the end of the generation."""
+        assert last.finish_reason is not None
+        return GenDone(
+            text=self._text,
+            parts=tuple(encoder.output(self._text, self._ids)),
+            finish_reason=FINISHES.get(last.finish_reason, "stop"),
+            call_id=call_id,
+            usage=_usage(last.usage, self._first_s, time.perf_counter() - self._started),
+            logprobs=tuple(self._logprobs),
+        )
 
 
 def _shown_ids(delta: TextDelta) -> Sequence[TokenId]:

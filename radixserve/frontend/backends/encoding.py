@@ -62,6 +62,26 @@ class TranscriptEncoder:
         whole = self._encode_chat(transcript.closed().turns)
         return whole[len(self.encode(transcript)) :]
 
+    def options(
+        self, transcript: Transcript, texts: Sequence[str], *, closes_turn: bool
+    ) -> list[tuple[TokenId, ...]]:
+        """Return the ids of some continuations, each with what ends the turn after it if asked.
+
+        A continuation's ids are those that follow the prompt's in the whole text's, if they do.
+        Where the last token of the prompt would take in a part of it, it is tokenized by itself.
+        """
+        prompt = self.encode(transcript)
+        closing = tuple(self.closing(transcript)) if closes_turn else ()
+        return [(*self._option(prompt, transcript, text), *closing) for text in texts]
+
+    def _option(
+        self, prompt: list[TokenId], transcript: Transcript, text: str
+    ) -> Sequence[TokenId]:
+        whole = self.encode(transcript.plus(Text(text)))
+        if len(whole) > len(prompt) and whole[: len(prompt)] == prompt:
+            return whole[len(prompt) :]
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
     def text_of(self, ids: Sequence[TokenId]) -> str:
         """Return the text of some output ids."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
