@@ -279,9 +279,16 @@ class HttpConfig:
     """What happens to a request field that this server does not know."""
     shutdown_grace_s: float = 30.0
     """How long running requests may go on after the signal to stop."""
+    data_dir: str | None = None
+    """A folder for uploaded files and batches; when None those routes are off, and nothing is ever
+    written."""
+    max_file_bytes: int = 200 * 1024 * 1024
+    batch_concurrency: int = 32
+    """Most requests of batches under way at once; they have a low priority."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.port <= 65535, "port", "from 0 to 65535", self.port)
+        _require(self.data_dir != "", "data_dir", "the path of a folder", self.data_dir)
         _require(
             (self.tls_cert is None) == (self.tls_key is None),
             "tls_cert",
@@ -291,7 +298,12 @@ class HttpConfig:
         for origin in self.cors_origins:
             is_origin = origin == "*" or ("://" in origin and not origin.endswith("/"))
             _require(is_origin, "cors_origins", "* or like https://example.org", origin)
-        for name, least in (("max_body_bytes", 1024), ("shutdown_grace_s", 0)):
+        for name, least in (
+            ("max_body_bytes", 1024),
+            ("shutdown_grace_s", 0),
+            ("max_file_bytes", 1024),
+            ("batch_concurrency", 1),
+        ):
             _require(getattr(self, name) >= least, name, f">= {least}", getattr(self, name))
         _require(
             self.unknown_fields in ("refuse", "ignore"),

@@ -19,6 +19,9 @@ class Place:
     is_ok: bool = True
 
 
+NOWHERE = Place()
+
+
 class KeyIndex:
     """A set of texts, each with a place. May be used from several threads.
 
@@ -39,7 +42,7 @@ class KeyIndex:
         with self._lock:
             return int(self._database.execute("SELECT count(*) FROM key").fetchone()[0])
 
-    def add(self, name: str, place: Place = Place()) -> bool:  # noqa: B008  it is frozen
+    def add(self, name: str, place: Place = NOWHERE) -> bool:
         """Remember a key; return False, and change nothing, if it is known already."""
         with self._lock:
             found = self._database.execute(

@@ -21,7 +21,7 @@ class RefSpool:
     """Appends places; reads any stretch of them again. The system deletes the file at its end."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="radixserve-order-")
+        self._file = tempfile.TemporaryFile(prefix="radixserve-order-")  # noqa: SIM115  see close
         self._count = 0
 
     def __len__(self) -> int:

@@ -7,10 +7,10 @@ is opened again, and its request is run again.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import orjson
@@ -21,6 +21,7 @@ from radixserve.errors import BatchError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from radixserve.batch.record import Record
 
@@ -108,6 +109,8 @@ class ResultFile:
             while written < len(line):  # a signal, or a disk that is nearly full
                 written += os.write(self._file, line[written:])
         except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)  # nothing may follow half a line
             raise BatchError(f"cannot write {self.path}: {error.strerror}") from None
 
     def _read(self) -> int:

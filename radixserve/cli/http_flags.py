@@ -42,6 +42,26 @@ HTTP_FLAGS = (
         read=float,
         metavar="S",
     ),
+    Flag(
+        "--data-dir",
+        "http.data_dir",
+        "a folder for uploaded files and batches (/v1/files, /v1/batches); it is made if need be "
+        "(default: none, and those routes are off)",
+        metavar="DIR",
+    ),
+    Flag(
+        "--max-file-bytes",
+        "http.max_file_bytes",
+        "largest uploaded file, as in 200MiB",
+        read=read_byte_count,
+        metavar="BYTES",
+    ),
+    Flag(
+        "--batch-concurrency",
+        "http.batch_concurrency",
+        "most requests of batches under way at once; they give way to all others",
+        read=int,
+    ),
 )
 
 KEY_FLAGS = (

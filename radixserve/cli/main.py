@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import radixserve
-from radixserve.cli import chat, check, pull, replay, serve
+from radixserve.cli import batch, chat, check, pull, replay, serve
 from radixserve.errors import BackendUnavailableError, ConfigError, RadixServeError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ examples:
   radixserve serve                    serve it at http://127.0.0.1:8000/v1
   radixserve chat                     talk to the server that is running
   radixserve check                    find out why something does not work
+  radixserve batch run questions.jsonl -o answers.jsonl
   radixserve replay trace.jsonl --blocks 1% 10%   how large must the cache be?
 
 'radixserve COMMAND --help' explains each one.
@@ -54,7 +55,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {radixserve.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, chat, pull, check, replay):
+    for command in (serve, batch, chat, pull, check, replay):
         command.add_parser(commands)
     return parser
 

@@ -52,7 +52,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     folder = resolve_model(config.model.model, progress=progress)
     tokenizer = Tokenizer.from_folder(folder)
-    template = _chat_template(config.model, folder, tokenizer)
+    template = load_chat_template(config.model, folder, tokenizer)
     dtype = choose_dtype(config.model.dtype)
     loaded = load_model(folder, dtype=dtype)
     kv_cache = _allocate_pool(config.cache, loaded, dtype)
@@ -107,7 +107,12 @@ def _publish_events(core: EngineCore, cache: CacheConfig) -> None:
         core.publish_to(publisher)
 
 
-def _chat_template(config: ModelConfig, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+def load_chat_template(config: ModelConfig, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    """Return the chat template that the settings ask for: the model's own, or one that replaces it.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     name = config.tool_call_parser
     return ChatTemplate.from_folder(
         folder,

@@ -12,6 +12,7 @@ from radixserve.server.auth import require_api_key
 from radixserve.server.cors import add_cors_headers, answer_preflights
 from radixserve.server.errors import error_middleware
 from radixserve.server.forks import Forks
+from radixserve.server.generating_routes import GENERATING_ROUTES
 from radixserve.server.handlers.cache import (
     get_cache,
     get_cache_tree,
@@ -21,17 +22,14 @@ from radixserve.server.handlers.cache import (
     post_unpin,
     post_warm,
 )
-from radixserve.server.handlers.chat import post_chat
-from radixserve.server.handlers.completions import post_completions
 from radixserve.server.handlers.forget import post_forget
 from radixserve.server.handlers.generate import post_generate
 from radixserve.server.handlers.health import get_health, get_ready
-from radixserve.server.handlers.messages import post_count_tokens, post_messages
+from radixserve.server.handlers.messages import post_count_tokens
 from radixserve.server.handlers.metrics import get_metrics
 from radixserve.server.handlers.models import get_model, get_models
 from radixserve.server.handlers.openapi import get_openapi
 from radixserve.server.handlers.requests import get_requests
-from radixserve.server.handlers.responses import post_responses
 from radixserve.server.handlers.score import post_score
 from radixserve.server.handlers.tokenize import get_tokenizer, post_detokenize, post_tokenize
 from radixserve.server.handlers.version import get_version
@@ -39,7 +37,14 @@ from radixserve.server.http_metrics import HttpMetrics
 from radixserve.server.keys import load_keys
 from radixserve.server.observe import observe
 from radixserve.server.request_id import add_request_id
-from radixserve.server.state import ENGINE, FORKS, HTTP_CONFIG, HTTP_METRICS, TURNS
+from radixserve.server.state import (
+    ENGINE,
+    FORKS,
+    HTTP_CONFIG,
+    HTTP_METRICS,
+    PREPARED_PER_ROUND,
+    TURNS,
+)
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Middleware
@@ -47,9 +52,6 @@ if TYPE_CHECKING:
     from radixserve.config import HttpConfig
     from radixserve.engine.async_engine import AsyncEngine
     from radixserve.server.observe import Observer, Tracer
-
-PREPARED_PER_ROUND = 4
-"""About two milliseconds of the event loop; see `generation.read_json`."""
 
 
 def build_app(
@@ -89,11 +91,9 @@ def build_app(
         app.router.add_post(f"{root}/detokenize", post_detokenize)
     app.router.add_get("/v1/models", get_models)
     app.router.add_get("/v1/models/{model:.+}", get_model)
-    app.router.add_post("/v1/completions", post_completions)
-    app.router.add_post("/v1/chat/completions", post_chat)
-    app.router.add_post("/v1/messages", post_messages)
+    for path, handler in GENERATING_ROUTES.items():
+        app.router.add_post(path, handler)
     app.router.add_post("/v1/messages/count_tokens", post_count_tokens)
-    app.router.add_post("/v1/responses", post_responses)
     app.router.add_post("/v1/score", post_score)
     app.router.add_post("/generate", post_generate)
     app.router.add_post("/generate/forget", post_forget)

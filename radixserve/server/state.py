@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 ENGINE: web.AppKey[AsyncEngine] = web.AppKey("engine")
 FORKS: web.AppKey[Forks] = web.AppKey("forks")
+PREPARED_PER_ROUND = 4
+"""Requests that are prepared in one round of the event loop: about two milliseconds of it; see
+`generation.read_json`."""
+
 TURNS: web.AppKey[asyncio.Semaphore] = web.AppKey("turns")
 """Bounds the requests that are prepared in one round of the event loop."""
 HTTP_CONFIG: web.AppKey[HttpConfig] = web.AppKey("http_config")

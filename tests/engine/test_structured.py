@@ -24,6 +24,7 @@ from tests.kit.engines import assert_idle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from radixserve.engine.grammars import GrammarSpec
     from radixserve.engine.sync_engine import Completion, Engine
     from tests.engine.conftest import MakeEngine
 
@@ -38,7 +39,7 @@ PERSON = {
     "required": ["first_name", "age", "role", "tags"],
     "additionalProperties": False,
 }
-SPECS = {
+SPECS: dict[str, GrammarSpec] = {
     "schema": JsonSchemaSpec.of(PERSON),
     "object": ANY_JSON_OBJECT,
     "regex": RegexSpec(r"(ab|c){2,5}-[0-9]{4}"),
@@ -57,7 +58,12 @@ def make_requests(engine: Engine, count: int, **params: Any) -> list[GenerateReq
     requests = []
     for index in range(count):
         grammar = engine.compile_grammar(specs[index % len(specs)]) if index % 3 else None
-        fields = {"max_tokens": 100, "temperature": 0.9, "seed": index, "grammar": grammar}
+        fields: dict[str, Any] = {
+            "max_tokens": 100,
+            "temperature": 0.9,
+            "seed": index,
+            "grammar": grammar,
+        }
         prompt = [random.randrange(3, 320) for _ in range(random.randint(1, 12))]
         requests.append(
             GenerateRequest(prompt_ids=prompt, params=SamplingParams(**fields | params))
@@ -146,7 +152,11 @@ def test_whole_outputs_are_valid_and_cut_ones_say_length(engine: Engine) -> None
 
 
 def run_one(engine: Engine, spec: Any, **params: Any) -> Completion:
-    fields = {"grammar": engine.compile_grammar(spec), "temperature": 0.0, "max_tokens": 60}
+    fields: dict[str, Any] = {
+        "grammar": engine.compile_grammar(spec),
+        "temperature": 0.0,
+        "max_tokens": 60,
+    }
     [found] = engine.run(
         [GenerateRequest(prompt_ids=[5, 6, 7], params=SamplingParams(**fields | params))]
     )

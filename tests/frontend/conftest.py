@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
+    from radixserve.engine.engine_core import EngineCore
+
     StartBackend: TypeAlias = Callable[..., Awaitable[EmbeddedBackend]]
 
 
@@ -26,6 +28,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_model(folder)
     return write_tiny_tokenizer(folder)
+
+
+async def settled(core: EngineCore) -> None:
+    """Wait until an engine has nothing to do, and check that it holds nothing."""
+    await until(lambda: not core.has_work)
+    assert_idle(core)
 
 
 @pytest.fixture
@@ -41,8 +49,7 @@ async def start_backend(folder: Path) -> AsyncIterator[StartBackend]:
 
     yield start
     for backend in started:
-        await until(lambda core=backend.engine.core: not core.has_work)
-        assert_idle(backend.engine.core)
+        await settled(backend.engine.core)
         await backend.engine.stop()
 
 

@@ -46,7 +46,9 @@ def _choice(rng: Random, depth: int) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _boolean(rng: Random, depth: int) -> tuple[dict[str, Any], list[Any]]:
-    return rng.choice([({"type": "boolean"}, [True, False]), ({"type": "null"}, [None])])
+    if rng.random() < 0.5:
+        return {"type": "boolean"}, [True, False]
+    return {"type": "null"}, [None]
 
 
 def _object(rng: Random, depth: int) -> tuple[dict[str, Any], list[Any]]:
@@ -81,16 +83,19 @@ def spoiled(rng: Random, value: Any) -> Any:
     """Return a value that differs somewhere; it may still be valid."""
     value = copy.deepcopy(value)
     if isinstance(value, dict) and value and rng.random() < 0.7:
-        key = rng.choice(sorted(value))
-        changes = [
-            lambda: value.pop(key),
-            lambda: value.update({key: spoiled(rng, value[key])}),
-            lambda: value.update({f"{key}+": 1}),
-        ]
-        rng.choice(changes)()
-        return value
+        return _spoiled_object(rng, value)
     if isinstance(value, list) and rng.random() < 0.7:
-        changes = [lambda: value.append(spoiled(rng, None)), lambda: value and value.pop()]
-        rng.choice(changes)()
-        return value
+        return value[:-1] if value and rng.random() < 0.5 else [*value, spoiled(rng, None)]
     return rng.choice([None, True, -999, 10.5, "zzzzzzzzzzzzzz", "", [], {}, [value], {"v": value}])
+
+
+def _spoiled_object(rng: Random, value: dict[str, Any]) -> dict[str, Any]:
+    key = rng.choice(sorted(value))
+    match rng.randrange(3):
+        case 0:
+            del value[key]
+        case 1:
+            value[key] = spoiled(rng, value[key])
+        case _:
+            value[f"{key}+"] = 1
+    return value

@@ -36,7 +36,10 @@ def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
 def make_row(
     grammar: Grammar | None, output: Sequence[int] = (), *, name: str = "a", **params: Any
 ) -> ScheduledReq:
-    fields = {"max_tokens": 100, "stop_token_ids": frozenset({END, OTHER_END})} | params
+    fields: dict[str, Any] = {
+        "max_tokens": 100,
+        "stop_token_ids": frozenset({END, OTHER_END}),
+    } | params
     state = SamplingState(
         SamplingParams(grammar=grammar, **fields), len(output), b"", pack_ids(output)
     )

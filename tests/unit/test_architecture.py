@@ -45,7 +45,7 @@ LAYERS: dict[str, frozenset[str]] = {
             "types",
         }
     ),
-    "server": frozenset({"", "config", "engine", "errors", "grammar", "text", "types"}),
+    "server": frozenset({"", "batch", "config", "engine", "errors", "grammar", "text", "types"}),
     "batch": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
     "replay": frozenset({"config", "core", "errors", "types"}),
     "frontend": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),

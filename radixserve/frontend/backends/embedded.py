@@ -147,9 +147,7 @@ class EmbeddedBackend:
         """See `Backend`."""
         started = time.perf_counter()
         prompt = self.encoder.encode(call.transcript)
-        options = self.encoder.options(
-            call.transcript, call.options, closes_turn=call.closes_turn
-        )
+        options = self.encoder.options(call.transcript, call.options, closes_turn=call.closes_turn)
         scores = await score(self.engine, prompt, options, ScoreTerms(timeout_s=call.timeout_s))
         usage = CallUsage(
             input_tokens=max(one.usage.prompt_tokens for one in scores),

@@ -76,6 +76,7 @@ class GenerateWriter:
             "prompt_tokens": delta.usage.prompt_tokens,
             "cached_tokens": delta.usage.cached_tokens,
             "completion_tokens": delta.usage.completion_tokens,
+            "forced_tokens": delta.usage.forced_tokens,
         }
         if self._shape.has_logprobs:
             facts |= self._logprobs(delta.logprobs, "output")

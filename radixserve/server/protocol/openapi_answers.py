@@ -264,6 +264,7 @@ class GenerateFacts(Answer):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    forced_tokens: int
 
 
 class GenerateAnswer(Answer):
