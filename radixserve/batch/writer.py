@@ -17,6 +17,7 @@ import orjson
 
 from radixserve.batch.key_index import KeyIndex, Place
 from radixserve.batch.record import is_ok, key_of
+from radixserve.batch.report import TokenCounts, tokens_of
 from radixserve.errors import BatchError, ConfigError
 
 if TYPE_CHECKING:
@@ -167,6 +168,17 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield a file's lines with their ends. Memory: one line."""
     with path.open("rb") as file:
         yield from file
+
+
+def tokens_in(path: Path) -> TokenCounts:
+    """Return the tokens of all answers in an output file, which need not exist."""
+    total = TokenCounts()
+    if path.exists():
+        for line in read_lines(path):
+            record = orjson.loads(line)
+            if is_ok(record):
+                total.add(tokens_of(record["response"]["body"]))
+    return total
 
 
 def replace_file(path: Path, lines: Iterator[bytes]) -> None:

@@ -14,14 +14,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from radixserve.errors import InvalidRequestError, RoleError
+from radixserve.frontend.act import Agent, with_instructions
 from radixserve.frontend.calls import Calls
 from radixserve.frontend.each import run_each
 from radixserve.frontend.gen_options import GenOptions
 from radixserve.frontend.pieces import Text, Transcript, Turn
+from radixserve.frontend.tools import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
+    from radixserve.frontend.act import OnToolError
     from radixserve.frontend.choice import Choice, Method
     from radixserve.frontend.each import OnError
     from radixserve.frontend.path import Path
@@ -212,6 +215,31 @@ class Prompt:
         """Return how likely a text is as a continuation; it is not written."""
         start = self._opened() if self._opens_turn() else self._transcript
         return await self._calls.score(start, text, timeout=timeout)
+
+    async def act(
+        self,
+        tools: Sequence[Callable[..., Any]],
+        *,
+        result: Any = str,
+        max_steps: int = 8,
+        parallel: bool = True,
+        on_tool_error: OnToolError = "tell",
+        **options: Any,
+    ) -> Any:
+        """Let the model call typed Python functions until it has an answer of type `result`.
+
+        Args:
+            parallel: Whether one step may call several tools, which run side by side.
+            on_tool_error: tell lets the model read a tool's failure; raise ends the loop with it.
+            options: Of each generation; see `gen`.
+        Raises:
+            StepLimitError: there is no answer after `max_steps` generations.
+            RoleError: this is no chat in which the user has spoken last.
+        """
+        toolbox = Toolbox(tools, result, parallel=parallel)
+        agent = Agent(self, self._run, toolbox, on_error=on_tool_error, options=options)
+        self._transcript = with_instructions(self._transcript, toolbox.instructions())
+        return await agent.answer(max_steps)
 
     async def commit(self) -> None:
         """Wait until all that has been written is in the cache."""

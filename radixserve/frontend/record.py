@@ -150,11 +150,14 @@ def _opened(recording: Recording) -> Iterator[Recording]:
 
 
 def _digest(call: GenCall | ScoreCall) -> str:
-    """Return a digest of all that decides a call's outcome: not its hints, not its time limit."""
+    """Return a digest of all that decides a call's outcome.
+
+    Not its hints, its time limit, or its parent's name, which is another in each run.
+    """
     facts = {
         field.name: getattr(call, field.name)
         for field in dataclasses.fields(call)
-        if field.name not in ("hints", "timeout_s", "path")
+        if field.name not in ("hints", "timeout_s", "path", "parent")
     }
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 

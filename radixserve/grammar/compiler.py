@@ -146,9 +146,8 @@ class GrammarCompiler:
             if not matcher.is_error() and not any(mask):
                 raise UnsupportedGrammarError("no output can satisfy it")
         if matcher.is_error():
-            raise UnsupportedGrammarError(
-                f"it cannot be enforced: {first_line(matcher.get_error())}"
-            )
+            why = first_line(matcher.get_error()).split(". Enable '")[0]  # options are ours to set
+            raise UnsupportedGrammarError(f"it cannot be enforced: {why}")
         return matcher
 
 

@@ -143,7 +143,9 @@ class _Scanner:
             if rest or not inside:
                 raise self._refusal("this negated class is not supported")
             return f"[^{inside}{UNWRITABLE}]"
-        alternatives = [f"[[{inside}]--[{UNWRITABLE}]]"] if inside else []
+        has_controls = re.search(r"\\[xu]|[\x00-\x1f]", inside) is not None
+        written = f"[[{inside}]--[{UNWRITABLE}]]" if has_controls else f"[{inside}]"
+        alternatives = [written] if inside else []
         alternatives += [f"[^{members}{UNWRITABLE}]" for members in rest]
         if not alternatives:
             raise self._refusal("an empty class matches nothing")

@@ -9,10 +9,17 @@ from aiohttp import web
 
 from radixserve.server.access_log import AccessLog
 from radixserve.server.auth import require_api_key
+from radixserve.server.batch_desk import BatchDesk
 from radixserve.server.cors import add_cors_headers, answer_preflights
 from radixserve.server.errors import error_middleware
 from radixserve.server.forks import Forks
 from radixserve.server.generating_routes import GENERATING_ROUTES
+from radixserve.server.handlers.batches import (
+    get_batch,
+    get_batches,
+    post_batches,
+    post_cancel,
+)
 from radixserve.server.handlers.cache import (
     get_cache,
     get_cache_tree,
@@ -21,6 +28,13 @@ from radixserve.server.handlers.cache import (
     post_pin,
     post_unpin,
     post_warm,
+)
+from radixserve.server.handlers.files import (
+    delete_file,
+    get_file,
+    get_file_content,
+    get_files,
+    post_files,
 )
 from radixserve.server.handlers.forget import post_forget
 from radixserve.server.handlers.generate import post_generate
@@ -38,6 +52,7 @@ from radixserve.server.keys import load_keys
 from radixserve.server.observe import observe
 from radixserve.server.request_id import add_request_id
 from radixserve.server.state import (
+    BATCH_DESK,
     ENGINE,
     FORKS,
     HTTP_CONFIG,
@@ -76,6 +91,9 @@ def build_app(
     app[HTTP_CONFIG] = config
     forks = app[FORKS] = Forks(engine)
     app.on_cleanup.append(forks.close)
+    if config.data_dir is not None:
+        desk = app[BATCH_DESK] = BatchDesk(engine, config)
+        app.cleanup_ctx.append(desk.opened)
     app[TURNS] = asyncio.Semaphore(PREPARED_PER_ROUND)
     app.on_response_prepare.append(add_request_id)
     if config.cors_origins:
@@ -105,6 +123,15 @@ def build_app(
     app.router.add_post("/cache/warm", post_warm)
     app.router.add_post("/cache/flush", post_flush)
     app.router.add_get("/requests", get_requests)
+    app.router.add_post("/v1/files", post_files)
+    app.router.add_get("/v1/files", get_files)
+    app.router.add_get("/v1/files/{file_id}", get_file)
+    app.router.add_get("/v1/files/{file_id}/content", get_file_content)
+    app.router.add_delete("/v1/files/{file_id}", delete_file)
+    app.router.add_post("/v1/batches", post_batches)
+    app.router.add_get("/v1/batches", get_batches)
+    app.router.add_get("/v1/batches/{batch_id}", get_batch)
+    app.router.add_post("/v1/batches/{batch_id}/cancel", post_cancel)
     return app
 
 

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from radixserve.engine.load_log import log_load
 from radixserve.errors import ConfigError
 from radixserve.server.app import build_app
 from radixserve.server.keys import load_keys
+from radixserve.server.store.data_folder import DataFolder
 from radixserve.server.tracing import make_tracer
 from radixserve.server.wire import Connection, tls_context
 
@@ -160,10 +162,12 @@ def check_settings(config: HttpConfig) -> None:
     """Read the files that the settings name, before seconds of loading a model.
 
     Raises:
-        ConfigError: keys, certificate or the trace exporter cannot be used.
+        ConfigError: keys, certificate, the data folder or the trace exporter cannot be used.
     """
     load_keys(config.keys)
     tls_context(config)
+    if config.data_dir is not None:
+        DataFolder(Path(config.data_dir)).close()
     if config.observe.otlp_endpoint is not None:
         make_tracer(config.observe.otlp_endpoint, model_name="").close()
 

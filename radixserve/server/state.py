@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 
     from radixserve.config import HttpConfig
     from radixserve.engine.async_engine import AsyncEngine
+    from radixserve.server.batch_desk import BatchDesk
     from radixserve.server.forks import Forks
     from radixserve.server.http_metrics import HttpMetrics
 
 ENGINE: web.AppKey[AsyncEngine] = web.AppKey("engine")
+BATCH_DESK: web.AppKey[BatchDesk] = web.AppKey("batch_desk")
+"""Only where the settings name a data folder."""
 FORKS: web.AppKey[Forks] = web.AppKey("forks")
 PREPARED_PER_ROUND = 4
 """Requests that are prepared in one round of the event loop: about two milliseconds of it; see

@@ -1,8 +1,8 @@
 """Batches and their states.
 
-    validating -> in_progress -> finalizing -> completed
-        |              |-> cancelling --------> cancelled
-        '-> failed     '-> finalizing --------> expired
+validating -> in_progress -> finalizing -> completed
+    |              |-> cancelling --------> cancelled
+    '-> failed     '-> finalizing --------> expired
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ class StoredBatch:
     expires_at: int
     id: str = field(default_factory=lambda: f"batch_{uuid.uuid4().hex}")
     status: str = VALIDATING
+    ending: str | None = None
+    """The state that it is about to end in."""
     times: dict[str, int] = field(default_factory=dict)
     """State -> when it came."""
     metadata: dict[str, str] | None = None
@@ -67,9 +69,9 @@ class StoredBatch:
         """Whether anything is still to come."""
         return self.status in OPEN
 
-    def moved_to(self, status: str, now: int, **changes: Any) -> StoredBatch:
+    def moved_to(self, status: str, now: int) -> StoredBatch:
         """Return this batch in another state."""
-        return replace(self, status=status, times={**self.times, status: now}, **changes)
+        return replace(self, status=status, times={**self.times, status: now})
 
 
 class BatchStore:

@@ -1,10 +1,10 @@
 """The folder that `http.data_dir` names, and where things lie in it.
 
-    store.sqlite     which files and batches there are
-    files/           their contents, by id
-    uploads/         what is being received; emptied at every start
-    batches/         results that grow, by the batch's id
-    lock             held by the server that writes here
+store.sqlite     which files and batches there are
+files/           their contents, by id
+uploads/         what is being received; emptied at every start
+batches/         results that grow, by the batch's id
+lock             held by the server that writes here
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radixserve.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _FOLDERS = ("files", "uploads", "batches")
 

@@ -74,18 +74,28 @@ class FileStore:
             await asyncio.to_thread(path.unlink, missing_ok=True)
         return await self._keep(file_id, owner, name, UPLOADED, num_bytes)
 
-    async def adopt(self, path: Path, *, file_id: str, owner: str, name: str) -> StoredFile:
-        """Keep a result that lies elsewhere. May be called again after a crash."""
+    async def adopt(self, path: Path, *, file_id: str, owner: str, name: str) -> str | None:
+        """Keep a result that lies elsewhere; an empty one is not kept.
+
+        May be called again after a crash.
+
+        Returns: the file's id, if it is kept.
+        """
         content = self._folder.content(file_id)
 
         def move() -> int:
-            if path.exists():
+            if path.exists() and path.stat().st_size > 0:
                 path.replace(content)
-            return content.stat().st_size
+            return content.stat().st_size if content.exists() else 0
 
-        return await self._keep(file_id, owner, name, RESULT, await asyncio.to_thread(move))
+        num_bytes = await asyncio.to_thread(move)
+        if num_bytes == 0:
+            return None
+        return (await self._keep(file_id, owner, name, RESULT, num_bytes)).id
 
-    async def find(self, file_id: str, *, owner: str | None, param: str | None = None) -> StoredFile:
+    async def find(
+        self, file_id: str, *, owner: str | None, param: str | None = None
+    ) -> StoredFile:
         """Return a file.
 
         Args:

@@ -77,9 +77,7 @@ def _place_after(
 ) -> int | None:
     if after is None:
         return None
-    row = connection.execute(
-        f"SELECT place, owner FROM {table} WHERE id = ?", (after,)
-    ).fetchone()
+    row = connection.execute(f"SELECT place, owner FROM {table} WHERE id = ?", (after,)).fetchone()
     if row is None or (owner is not None and row[1] != owner):
         raise StoredObjectNotFoundError(f"There is no {table} {after[:128]!r}.", param="after")
     return int(row[0])
