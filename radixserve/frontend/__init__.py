@@ -9,9 +9,13 @@ async def classify(p, review: str) -> str:
     return await p.select("label", ["pos", "neg"])
 """
 
+from radixserve.frontend.act import Stop
 from radixserve.frontend.backends.embedded import EmbeddedBackend
+from radixserve.frontend.backends.openai import OpenAIBackend
 from radixserve.frontend.backends.protocol import Backend, Capability
+from radixserve.frontend.backends.remote import RemoteBackend
 from radixserve.frontend.choice import Choice
+from radixserve.frontend.connect import connect, embedded, openai, use
 from radixserve.frontend.default_backend import Use, current_backend
 from radixserve.frontend.events import (
     Delta,
@@ -37,20 +41,27 @@ __all__ = [
     "Delta",
     "EmbeddedBackend",
     "Event",
+    "OpenAIBackend",
     "Partial",
     "Program",
     "Prompt",
+    "RemoteBackend",
     "Report",
     "Restart",
     "Result",
     "Score",
+    "Stop",
     "ToolEnd",
     "ToolStart",
     "Use",
     "Value",
+    "connect",
     "current_backend",
+    "embedded",
+    "openai",
     "program",
     "record",
     "replay",
     "session",
+    "use",
 ]

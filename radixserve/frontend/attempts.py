@@ -119,6 +119,7 @@ class Attempts:
                 done.text,
                 done.usage,
                 retries=int(number > 0),
+                transcript=call.transcript,
             )
         )
         return done

@@ -133,7 +133,7 @@ class Calls:
             seed = seed_of(self._run.options.seed, path, index)
             pick = seed / 2**63 if temperature > 0 else None
             choice = choose(listed, done.options, method, prior, pick)
-            self._note(path, "select", name, choice, done.usage)
+            self._note(path, "select", name, choice, done.usage, start)
         self._run.tell(Value(path, name, choice))
         return choice, [Text(str(choice))]
 
@@ -155,7 +155,7 @@ class Calls:
         with self._named(path):
             self._run.require(Capability.SCORE)
             done = await self._run.score(call)
-            self._note(path, "score", None, text, done.usage)
+            self._note(path, "score", None, text, done.usage, start)
         [one] = done.options
         return Score(text, one.token_ids, one.logprobs)
 
@@ -167,7 +167,7 @@ class Calls:
             if not transcript.is_empty:
                 done = await self._run.warm(transcript, self.parent, hints)
                 self.parent = done.call_id
-                self._note(path, "warm", None, "", done.usage)
+                self._note(path, "warm", None, "", done.usage, transcript)
 
     def _next(self, kind: str, name: str | None) -> tuple[int, str]:
         index = self._count
@@ -190,8 +190,19 @@ class Calls:
         else:
             self._run.require(Capability.JSON)
 
-    def _note(self, path: str, kind: str, name: str | None, text: str, usage: CallUsage) -> None:
-        self._run.note(CallRecord(path, kind, self._path.steps, name, str(text), usage))
+    def _note(
+        self,
+        path: str,
+        kind: str,
+        name: str | None,
+        text: str,
+        usage: CallUsage,
+        transcript: Transcript,
+    ) -> None:
+        branch = self._path.steps
+        self._run.note(
+            CallRecord(path, kind, branch, name, str(text), usage, transcript=transcript)
+        )
 
     @contextmanager
     def _named(self, path: str) -> Iterator[None]:

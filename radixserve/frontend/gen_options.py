@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from radixserve.errors import InvalidRequestError
+from radixserve.frontend.keywords import from_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,13 +41,7 @@ class GenOptions:
         Raises:
             InvalidRequestError: there is no such option, or it is out of range.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in fields:
-            if name not in known:
-                raise InvalidRequestError(
-                    f"gen has no option {name!r}; it has {', '.join(sorted(known))}", param=name
-                )
-        options = cls(**fields)
+        options = from_keywords(cls, fields, "gen")
         if options.n < 1:
             raise InvalidRequestError(f"n must be at least 1; got {options.n}", param="n")
         if options.retries < 0:

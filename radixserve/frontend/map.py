@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from radixserve.errors import InvalidRequestError
 from radixserve.frontend.checkpoint import Checkpoint
+from radixserve.frontend.keywords import from_keywords
 from radixserve.frontend.loop_thread import run_blocking
 from radixserve.frontend.map_progress import MapProgress
 from radixserve.frontend.report import Report
@@ -46,13 +46,7 @@ class MapOptions:
         Raises:
             InvalidRequestError: there is no such option, or it is out of range.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in fields:
-            if name not in known:
-                raise InvalidRequestError(
-                    f"map has no option {name!r}; it has {', '.join(sorted(known))}", param=name
-                )
-        options = cls(**fields)
+        options = from_keywords(cls, fields, "map")
         if options.concurrency < 1:
             raise InvalidRequestError(
                 f"concurrency must be at least 1; got {options.concurrency}", param="concurrency"

@@ -9,6 +9,11 @@ from radixserve.frontend.backends.protocol import CallUsage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path as FilePath
+
+    from radixserve.frontend.backends.encoding import TranscriptEncoder
+    from radixserve.frontend.pieces import Transcript
+    from radixserve.frontend.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class CallRecord:
     text: str
     usage: CallUsage
     retries: int = 0
+    transcript: Transcript | None = None
+    """Its prompt."""
 
 
 @dataclass(slots=True)
@@ -31,6 +38,8 @@ class Report:
     """All calls of one run, or of many."""
 
     calls: list[CallRecord] = field(default_factory=list)
+    encoder: TranscriptEncoder | None = field(default=None, repr=False)
+    """Of the backend, where that knows tokens: for `trace`."""
 
     def add(self, call: CallRecord) -> None:
         """Note a call. Mutates: the report."""
@@ -39,6 +48,7 @@ class Report:
     def extend(self, other: Report) -> None:
         """Note all of another report's calls. Mutates: the report."""
         self.calls.extend(other.calls)
+        self.encoder = self.encoder or other.encoder
 
     @property
     def usage(self) -> CallUsage:
@@ -75,6 +85,16 @@ class Report:
         for call in self.calls:
             found[call.branch] = found.get(call.branch, CallUsage()) + call.usage
         return found
+
+    def trace(self) -> Trace:
+        """Return the prefix tree of all calls."""
+        from radixserve.frontend.trace import Trace
+
+        return Trace(self)
+
+    def show(self, html: str | FilePath | None = None) -> None:
+        """Draw the prefix tree of all calls in the terminal, or as a page in a file."""
+        self.trace().show(html)
 
     def __str__(self) -> str:
         usage = self.usage

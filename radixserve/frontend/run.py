@@ -9,6 +9,7 @@ from radixserve.errors import BudgetExceededError, UnsupportedByBackendError
 from radixserve.frontend.backends.protocol import CallHints, Capability, GenDone
 from radixserve.frontend.events import Delta
 from radixserve.frontend.report import CallRecord, Report
+from radixserve.frontend.trace import KnowsTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +137,8 @@ class Run:
             BudgetExceededError: the run has computed more than its budget.
         """
         self.report.add(record)
+        if self.report.encoder is None and isinstance(self.backend, KnowsTokens):
+            self.report.encoder = self.backend.encoder
         spent = _spent(self.report.usage)
         if self.options.budget is not None and spent > self.options.budget:
             raise BudgetExceededError(

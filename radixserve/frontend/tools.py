@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 UNKNOWN_PAUSE_S = 2.0
 """A tool that has never been called is taken to need so long."""
 LONGEST_PAUSE_S = 60.0
+MAX_CALLS = 8
+"""In one step: a model that has lost its way must not call on and on."""
 REMEMBERED = 32
 """Calls of a tool whose durations are remembered."""
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters):\s*$")
@@ -182,7 +184,7 @@ def _step_type(tools: Sequence[Tool], result: Any, *, parallel: bool) -> Any:
     call: Any = calls[0]
     for other in calls[1:]:
         call = call | other
-    listed = Annotated[list[call], Field(min_length=1, max_length=None if parallel else 1)]
+    listed = Annotated[list[call], Field(min_length=1, max_length=MAX_CALLS if parallel else 1)]
     making_calls: Any = dataclasses.make_dataclass("Calls", [("calls", listed)])
     answering: Any = dataclasses.make_dataclass("Answer", [("answer", result)])
     return making_calls | answering

@@ -9,14 +9,14 @@ import threading
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from pydantic import TypeAdapter
 
-from radixserve.errors import InvalidRequestError, RoleError, StepLimitError
+from radixserve.errors import IncompleteError, InvalidRequestError, RoleError, StepLimitError
 from radixserve.frontend import Prompt, ToolEnd, ToolStart, program, session
 from radixserve.frontend.act import Stop, with_instructions
 from radixserve.frontend.pieces import Generated, Text, Transcript, Turn
-from radixserve.frontend.program import collect
-from radixserve.frontend.tools import UNKNOWN_PAUSE_S, Tool, Toolbox
-from tests.frontend.served import served
+from radixserve.frontend.tools import MAX_CALLS, UNKNOWN_PAUSE_S, Tool, Toolbox
+from tests.frontend.served import WAYS, served
 
 if TYPE_CHECKING:
     from radixserve.frontend import EmbeddedBackend
@@ -50,7 +50,7 @@ async def walk(place: Place) -> dict[str, int]:
 
 
 @program(max_tokens=160)
-async def wandering(p: Prompt, tools: list[Any], **options: Any) -> str:
+async def wandering(p: Prompt, tools: list[Any], options: dict[str, Any]) -> str:
     p.system("You wander.")
     p.user("Where is it?")
     return str(await p.act(tools, result=Literal["here", "there"], **options))
@@ -62,8 +62,8 @@ async def first(condition: Any, backend: EmbeddedBackend, tools: list[Any], **op
         run = wandering.using(backend, seed=seed)
         found: list[Any] = []
         try:
-            async for event in run.stream(tools, **options):
-                found.append(event)
+            async for event in run.stream(tools, options):
+                found.append(event)  # noqa: PERF401  what came before a failure counts
             error: Exception | None = None
         except Exception as failed:
             error = failed
@@ -110,15 +110,18 @@ async def test_how_long_a_tool_takes_is_learnt() -> None:
     async def quick() -> None:
         """Do nothing."""
 
+    async def never() -> None:
+        """Is not called."""
+
     tool = Tool.of(quick)
     assert tool.pause_s == UNKNOWN_PAUSE_S
     for _ in range(3):
         await tool.call(tool.arguments())
     assert 0 <= Tool.of(quick).pause_s < UNKNOWN_PAUSE_S
-    assert Toolbox([quick, look], str, parallel=True).pause_s == UNKNOWN_PAUSE_S
+    assert Toolbox([quick, never], str, parallel=True).pause_s == UNKNOWN_PAUSE_S
 
 
-def untyped(x) -> str:  # type: ignore[no-untyped-def]
+def untyped(x) -> str:
     return str(x)
 
 
@@ -159,7 +162,7 @@ async def test_what_tools_tell_is_in_the_prompt(backend: EmbeddedBackend) -> Non
             p.user("Where is it?")
             try:
                 answer = await p.act([walk], result=Literal["here"], max_steps=20)
-            except StepLimitError:
+            except (StepLimitError, IncompleteError):
                 continue
             if len(p.transcript.turns) < 5:
                 continue
@@ -176,15 +179,19 @@ async def test_what_tools_tell_is_in_the_prompt(backend: EmbeddedBackend) -> Non
     raise AssertionError("no seed does it")
 
 
-async def test_only_one_tool_is_called_in_a_step_unless_several_may_be(
+async def test_several_tools_are_called_in_a_step_if_they_may_be(
     backend: EmbeddedBackend,
 ) -> None:
     def are_twins(events: list[Any], error: Exception | None) -> bool:
         return any("[1]" in start.path.rpartition(".")[2] for start in starts(events))
 
     await first(are_twins, backend, [look], max_steps=3)
-    with pytest.raises(AssertionError):
-        await first(are_twins, backend, [look], max_steps=2, parallel=False)
+
+
+@pytest.mark.parametrize(("parallel", "most"), [(True, MAX_CALLS), (False, 1)])
+def test_calls_in_a_step_are_bounded(parallel: bool, most: int) -> None:
+    schema = TypeAdapter(Toolbox([look], str, parallel=parallel).step).json_schema()
+    assert schema["$defs"]["Calls"]["properties"]["calls"]["maxItems"] == most
 
 
 async def test_a_failing_tool_is_told_to_the_model_or_raised(backend: EmbeddedBackend) -> None:
@@ -233,7 +240,7 @@ async def test_a_loop_that_is_given_up_gives_its_tools_up(backend: EmbeddedBacke
         return ""
 
     for seed in range(40):
-        task = asyncio.ensure_future(wandering.using(backend, seed=seed)([wait]))
+        task = asyncio.ensure_future(wandering.using(backend, seed=seed)([wait], {}))
         waiting = asyncio.ensure_future(running.wait())
         await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -248,17 +255,17 @@ async def test_a_loop_that_is_given_up_gives_its_tools_up(backend: EmbeddedBacke
 
 async def test_the_same_steps_are_taken_everywhere(backend: EmbeddedBackend) -> None:
     async with served(backend.engine) as server:
-        for seed in range(3):
-            found = []
-            for way in ("embedded", "remote", "openai"):
-                async with server.reached(way) as reached:
-                    agent = wandering.using(reached, seed=seed)
-                    try:
-                        events = await collect(agent.stream([look], max_steps=3))
-                    except StepLimitError:
-                        events = []
-                found.append([event.value for event in events[-1:]])
-            assert found[0] == found[1]
+        found = []
+        for way in WAYS:
+            async with server.reached(way) as reached:
+                run = wandering.using(reached, seed=6).new_run()
+                try:
+                    await wandering.using(reached).run_item(run, 0, ([look], {}))
+                except (StepLimitError, IncompleteError):
+                    assert run.report.calls
+                found.append([call.text for call in run.report.calls])
+        assert found[0] == found[1]
+        assert found[2]
 
 
 def chat(*turns: tuple[str, str]) -> Transcript:
@@ -296,4 +303,4 @@ async def test_options_that_make_no_sense_are_refused(
     backend: EmbeddedBackend, options: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequestError):
-        await wandering.using(backend)([look], **options)
+        await wandering.using(backend)([look], options)

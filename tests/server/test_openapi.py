@@ -109,7 +109,7 @@ async def test_answers_are_as_described(client: Client, path: str) -> None:
 @pytest.mark.parametrize("path", sorted(DESCRIPTION["paths"]))
 async def test_errors_are_as_described(client: Client, path: str) -> None:
     if "post" in DESCRIPTION["paths"][path]:
-        response = await client.post(path, data=b"{")
+        response = await client.post(re.sub(r"[{}]", "", path), data=b"{")
         assert response.status == 400
         jsonschema.validate(await response.json(), schema_of(path, "post", "4XX"))
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic.json_schema import models_json_schema
 
 import radixserve
-from radixserve.server.protocol.openapi_operations import OPERATIONS, Access
+from radixserve.server.protocol.openapi_operation import Access
+from radixserve.server.protocol.openapi_operations import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic import BaseModel
 
-    from radixserve.server.protocol.openapi_operations import Operation
+    from radixserve.server.protocol.openapi_operation import Operation
 
     Refs = Mapping[type[BaseModel], dict[str, Any]]
 
@@ -121,7 +122,8 @@ def _operation_json(
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
-        content = {"application/json": {"schema": refs[operation.body]}}
+        kind = "multipart/form-data" if operation.takes_form else "application/json"
+        content = {kind: {"schema": refs[operation.body]}}
         described["requestBody"] = {"required": operation.needs_body, "content": content}
     return described
 
@@ -146,7 +148,7 @@ def _responses_json(operation: Operation, refs: Refs) -> dict[str, Any]:
 
 def _content_json(operation: Operation, refs: Refs) -> dict[str, Any]:
     if operation.answer is None:
-        return {"text/plain": {"schema": {"type": "string"}}}
+        return {operation.media: {"schema": {"type": "string"}}}
     schema = refs[operation.answer]
     if operation.is_listed:
         schema = {"anyOf": [schema, {"type": "array", "items": schema}]}

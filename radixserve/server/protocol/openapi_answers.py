@@ -287,3 +287,47 @@ class ApiDescription(Answer):
     openapi: str = Field(pattern=r"^3\.1\.")
     info: dict[str, Any]
     paths: dict[str, Any]
+
+
+class FileAnswer(Answer):
+    """A file."""
+
+    id: str
+    object: Literal["file"]
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: str
+
+
+class DeletedAnswer(Answer):
+    """A file that is gone."""
+
+    id: str
+    object: Literal["file"]
+    deleted: bool
+
+
+class BatchAnswer(Answer):
+    """A batch."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    status: str
+    output_file_id: str | None
+    """Of the answers, once the batch has ended."""
+    error_file_id: str | None
+    """Of the failures."""
+    created_at: int
+    expires_at: int
+
+
+class ListAnswer(Answer):
+    """A page of a list."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    has_more: bool

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from radixserve.server.protocol import openapi_answers as answers
 from radixserve.server.protocol.cache import (
     CacheQuery,
@@ -21,52 +17,11 @@ from radixserve.server.protocol.chat import ChatRequest
 from radixserve.server.protocol.completions import CompletionRequest
 from radixserve.server.protocol.generate import ForgetBody, GenerateBody
 from radixserve.server.protocol.messages import MessagesPrompt, MessagesRequest
+from radixserve.server.protocol.openapi_batches import BATCH_OPERATIONS
+from radixserve.server.protocol.openapi_operation import Access, Operation, post_operation
 from radixserve.server.protocol.responses import ResponsesRequest
 from radixserve.server.protocol.score import ScoreRequest
 from radixserve.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-
-class Access(enum.Enum):
-    """Whom a route serves where API keys are set."""
-
-    ANYBODY = "anybody"
-    CALLERS = "callers"
-    ADMINS = "admins"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One method of one path.
-
-    Attributes:
-        answer: What a success brings; None brings plain text.
-        is_listed: Whether several prompts bring a list of answers.
-        streams: Whether the answer may come as server-sent events.
-        needs_body: Whether there must be a body, where there may be one.
-    """
-
-    method: str
-    path: str
-    tag: str
-    summary: str
-    body: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
-    answer: type[BaseModel] | None
-    is_listed: bool = False
-    streams: bool = False
-    needs_body: bool = True
-    access: Access = Access.CALLERS
-    error: type[BaseModel] = answers.Error
-
-
-def _post(
-    path: str, tag: str, summary: str, body: type[BaseModel], answer: type[BaseModel]
-) -> Operation:
-    return Operation(method="post", path=path, tag=tag, summary=summary, body=body, answer=answer)
-
 
 _TOKENIZER = Operation(
     method="get",
@@ -75,18 +30,19 @@ _TOKENIZER = Operation(
     summary="Give all that a client needs to encode texts and conversations by itself.",
     answer=answers.TokenizerAnswer,
 )
+
 _TOKENS = tuple(
     operation
     for root in ("", "/v1")
     for operation in (
-        _post(
+        post_operation(
             f"{root}/tokenize",
             "tokens",
             "Say which tokens a text or a conversation has.",
             TokenizeRequest,
             answers.TokensAnswer,
         ),
-        _post(
+        post_operation(
             f"{root}/detokenize",
             "tokens",
             "Say which text some tokens have.",
@@ -204,14 +160,14 @@ OPERATIONS: tuple[Operation, ...] = (
         is_listed=True,
         streams=True,
     ),
-    _post(
+    post_operation(
         "/generate/forget",
         "generation",
         "Let go of calls that were kept to go on from.",
         ForgetBody,
         answers.ForgetAnswer,
     ),
-    _post(
+    post_operation(
         "/v1/score",
         "generation",
         "Say how likely each of some options is after one prompt.",
@@ -236,14 +192,14 @@ OPERATIONS: tuple[Operation, ...] = (
         query=TreeQuery,
         answer=answers.NamedAnswer,
     ),
-    _post(
+    post_operation(
         "/cache/explain",
         "cache",
         "Tell what a prompt would find in the cache now, and what would keep it from running.",
         ExplainBody,
         answers.NamedAnswer,
     ),
-    _post(
+    post_operation(
         "/cache/warm",
         "cache",
         "Compute a prefix and leave it in the cache. To pin it takes an admin.",
@@ -287,4 +243,5 @@ OPERATIONS: tuple[Operation, ...] = (
         answer=answers.NamedAnswer,
         access=Access.ADMINS,
     ),
+    *BATCH_OPERATIONS,
 )

@@ -228,7 +228,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def use_a_name_again(self, pick: int, prompt: Tokens, max_tokens: int, **fields: Any) -> None:
         """A finished request's name, whether or not it is a fork point, goes to another."""
         kept = [name for name in self.kept_names if name in self.rig.finals]
-        names = kept or list(self.rig.finals)
+        names: list[str] = [*kept] or list(self.rig.finals)
         name = names[pick % len(names)]
         if self.rig.scheduler.refusal(len(prompt), max_tokens) is not None:
             return
