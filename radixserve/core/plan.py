@@ -182,6 +182,6 @@ class ReqOutput(NamedTuple):
     forced_len: int = 0
     """Output tokens so far that a grammar left no choice about."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """One for each new token, if asked for."""
+    """One for each new token, if asked for; nothing is forced then, so that all were sampled."""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """Of the prompt tokens that this step told of, in order; an output may bring these alone."""

@@ -200,7 +200,7 @@ class AsyncEngine:
 
         Unknown names are ignored.
         """
-        self.core.end(fork_point)
+        self.core.forget(fork_point)
         self._wake.set()
 
     def _awaken(self) -> None:

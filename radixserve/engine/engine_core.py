@@ -215,11 +215,13 @@ class EngineCore:
         return spec.req_id
 
     def end(self, req_id: ReqId) -> None:
-        """Give a request or a fork point up; it is gone after the step that runs now.
-
-        Unknown names are ignored.
-        """
+        """Give a request up; it is gone after the step that runs now. Unknown names are ignored."""
         self.scheduler.abort(req_id)
+
+    def forget(self, req_id: ReqId) -> None:
+        """Give a fork point up; a live request that has taken its name goes on."""
+        if req_id not in self._live:
+            self.scheduler.abort(req_id)
 
     # -- the step ------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ def run_blocking(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     else:
         work.close()
         raise ProgramError("an event loop runs here: await the program instead of calling .run()")
-    future = asyncio.run_coroutine_threadsafe(work, _the_loop())
+    future = asyncio.run_coroutine_threadsafe(work, program_loop())
     try:
         return future.result()
     except KeyboardInterrupt:
@@ -39,7 +39,8 @@ def run_blocking(work: Coroutine[Any, Any, ResultT]) -> ResultT:
         raise
 
 
-def _the_loop() -> asyncio.AbstractEventLoop:
+def program_loop() -> asyncio.AbstractEventLoop:
+    """Return the process's own loop, begun if need be."""
     global _loop
     with _lock:
         if _loop is None:

@@ -23,6 +23,7 @@ from radixserve.frontend.tools import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from typing import Self
 
     from radixserve.frontend.act import OnToolError
     from radixserve.frontend.choice import Choice, Method
@@ -104,7 +105,7 @@ class Prompt:
 
     # -- writing: never waits ------------------------------------------------------------------
 
-    def __iadd__(self, text: str) -> Prompt:
+    def __iadd__(self, text: str) -> Self:
         """Write some text, in the open turn or at the end of a plain prompt.
 
         Raises:
@@ -251,14 +252,14 @@ class Prompt:
 
     # -- branches ------------------------------------------------------------------------------
 
-    def fork(self, count: int = 1) -> list[Prompt]:
+    def fork(self, count: int = 1) -> list[Self]:
         """Return branches that begin with all of this; independent from then on."""
         if count < 0:
             raise InvalidRequestError(f"count must be at least 0; got {count}", param="count")
         first = self._num_forks
         self._num_forks += count
         return [
-            Prompt(
+            type(self)(
                 self._run,
                 self._path.child("fork", first + index),
                 self._transcript,

@@ -178,7 +178,8 @@ class Trace:
 
     def label(self, node: Node) -> str:
         """Return the beginning of a node's text, or what stands in its place."""
-        return shortened(self.units.text(node.units)) or "(control tokens)"
+        text = self.units.text(node.units)
+        return shortened(text) or (repr(text) if text else "(control tokens)")
 
     def size(self, node: Node) -> str:
         """Return how long a node is, and what that saves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from aiohttp import BodyPartReader, web
+from aiohttp import BodyPartReader, multipart, web
 
 from radixserve.server.protocol.files import MAX_NAME_LEN, check_purpose
 from radixserve.server.protocol.refusal import MISSING, UNKNOWN, refusal
@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 _FORM = "multipart/form-data"
 _CHUNK_BYTES = 256 * 1024
 _MAX_FIELD_BYTES = 1024
+_MALFORMED = (
+    ValueError,
+    AssertionError,
+    web.RequestPayloadError,
+    # Warnings, which are errors where somebody has asked for that.
+    multipart.BadContentDispositionHeader,
+    multipart.BadContentDispositionParam,
+)
+"""What aiohttp raises for a form that is none."""
 
 
 async def receive_form(request: web.Request, files: FileStore, *, owner: str) -> StoredFile:
@@ -75,5 +84,5 @@ def _as_refusal() -> Iterator[None]:
     """Turn what aiohttp says about a malformed form into a refusal."""
     try:
         yield
-    except (ValueError, AssertionError, web.RequestPayloadError):
+    except _MALFORMED:
         raise refusal("The form is malformed, or it breaks off.", None) from None

@@ -121,7 +121,7 @@ async def test_a_name_belongs_to_the_key_that_made_it(serve_shared: ServeShared)
 
 async def test_what_is_kept_goes_when_its_time_is_up(fresh: Client, engine: AsyncEngine) -> None:
     await generate(fresh, input_ids=PROMPT, radix={"fork": {"id": "a", "ttl_s": 0.05}})
-    await until(lambda: len(fresh.app[FORKS]) == 0 and not engine.core.has_work)  # type: ignore[union-attr]
+    await until(lambda: len(fresh.app[FORKS]) == 0 and not engine.core.has_work)
     assert_idle(engine.core)
 
 

@@ -332,3 +332,15 @@ async def test_the_clients_way_of_showing_a_key_is_known(serve_shared: ServeShar
             await api.messages.count_tokens(model=MODEL, messages=TURNS)
     assert isinstance(refused.value.body, dict)
     assert refused.value.body["error"]["type"] == "authentication_error"
+
+
+async def test_a_refusal_names_a_tools_schema_as_it_was_written(client: Client) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "a"}],
+        "max_tokens": 4,
+        "tools": [{"name": "add", "input_schema": {"type": "string"}}],
+    }
+    response = await client.post("/v1/messages", json=body)
+    error = (await response.json())["error"]
+    assert response.status == 400
+    assert error["message"].startswith("tools[0].input_schema")

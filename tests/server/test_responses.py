@@ -255,3 +255,12 @@ async def test_errors_arrive_as_the_clients_own_classes(api: openai.AsyncOpenAI)
     with pytest.raises(openai.BadRequestError) as bad:
         await api.responses.create(model=MODEL, input="a", previous_response_id="resp_1")
     assert bad.value.param == "previous_response_id"
+
+
+async def test_a_refusal_names_the_field_as_it_was_written(client: Client) -> None:
+    schema = {"type": "json_schema", "name": "x", "schema": {"type": "x"}}
+    response = await client.post("/v1/responses", json={"input": "a", "text": {"format": schema}})
+    error = (await response.json())["error"]
+    assert response.status == 400
+    assert error["param"] == "text.format.schema"
+    assert error["message"].startswith("text.format.schema")

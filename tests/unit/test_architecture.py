@@ -23,6 +23,7 @@ LAYERS: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "config": frozenset({"errors", "types"}),
     "config_file": frozenset({"config", "errors"}),
+    "compat": frozenset({"errors", "frontend"}),
     "core": frozenset({"config", "errors", "types"}),
     "text": frozenset({"errors", "types"}),
     "grammar": frozenset({"errors", "types"}),

@@ -17,6 +17,7 @@ from radixserve.server.protocol.messages import parse_count, parse_messages
 from radixserve.server.protocol.messages_breakpoint import last_breakpoint
 from radixserve.server.protocol.messages_chat import chat_of, chat_of_prompt
 from radixserve.server.protocol.messages_writer import MessageFacts, MessageWriter
+from radixserve.server.protocol.renaming import MESSAGES_NAMES, named_as
 from radixserve.server.relay import relay_events, relay_whole
 from radixserve.server.request_id import new_id
 from radixserve.server.state import ENGINE, HTTP_CONFIG
@@ -34,18 +35,19 @@ async def post_messages(request: web.Request) -> web.StreamResponse:
     fields = parse_messages(await read_json(request), ignore_unknown=ignore_unknown)
     check_model(fields.model, engine.info)
     message_id = new_id("msg")
-    chat = chat_of(fields)
-    ids = await prompt_ids_of(chat, engine.chat_template)
-    # A default, not a demand: what does not fit in the context is not asked for.
-    conversation = await conversation_of(
-        chat,
-        ids,
-        engine,
-        answer_id=message_id,
-        param="messages",
-        asked_tokens=None,
-        default_tokens=fields.max_tokens,
-    )
+    with named_as(MESSAGES_NAMES):
+        chat = chat_of(fields)
+        ids = await prompt_ids_of(chat, engine.chat_template)
+        # A default, not a demand: what does not fit in the context is not asked for.
+        conversation = await conversation_of(
+            chat,
+            ids,
+            engine,
+            answer_id=message_id,
+            param="messages",
+            asked_tokens=None,
+            default_tokens=fields.max_tokens,
+        )
     room = limits_of(engine.info).context_len - len(ids)
     facts = MessageFacts(
         message_id=message_id,

@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from radixserve.server.protocol.body import INT32_MAX, RequestBody
 from radixserve.server.protocol.fields import TokenIds, parse_body
@@ -57,7 +58,9 @@ TextOrIds = Annotated[
 def _named(value: Any) -> Any:
     """Let a JSON string name a member: strict models take nothing but the member itself."""
     known = isinstance(value, str) and value in Normalization.__members__.values()
-    return Normalization(value) if known else value
+    if not known:
+        raise PydanticCustomError("enum", "Input should be one of sum, mean, bytes")
+    return Normalization(value)
 
 
 class ScoreRequest(RequestBody):

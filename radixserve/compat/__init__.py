@@ -1,0 +1,1 @@
+"""Other libraries' names on top of our frontend."""
