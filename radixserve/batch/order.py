@@ -122,10 +122,12 @@ class PrefixOrder:
             self._spill()
 
     def __iter__(self) -> Iterator[BatchLine]:
+        # A generator: sorting the last chunk is left to whoever asks for the first line.
         self._spill()
         if len(self._runs) == 1:
-            return lines_at(self._source, self._spool.read())
-        return self._merged()
+            yield from lines_at(self._source, self._spool.read())
+        else:
+            yield from self._merged()
 
     def close(self) -> None:
         """Give up the file behind it."""

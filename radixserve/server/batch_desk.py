@@ -54,6 +54,7 @@ class BatchDesk:
         async with AsyncExitStack() as stack:
             self._room = await self._furnish(stack)
             self.files, self.batches = self._room.files, self._room.batches
+            await self.files.sweep()
             for batch in await self.batches.open_ones():
                 self._begin(batch)
             stack.push_async_callback(self._stop)

@@ -47,12 +47,12 @@ async def receive_form(request: web.Request, files: FileStore, *, owner: str) ->
                 if not isinstance(part, BodyPartReader):
                     raise refusal("The form holds another form.", None)
                 if part.name == "file" and file is None:
-                    name = (part.filename or "file")[:MAX_NAME_LEN]
+                    name = _shown(part.filename or "file")
                     file = await files.receive(_chunks(part), owner=owner, name=name)
                 elif part.name == "purpose" and purpose is None:
                     purpose = (await _field(part)).decode("utf-8", "replace")
                 else:
-                    shown = str(part.name)[:64]
+                    shown = _shown(str(part.name)[:64])
                     raise refusal(f"Unknown or repeated field: {shown!r}.", shown, UNKNOWN)
         check_purpose(purpose)
     except BaseException:
@@ -67,6 +67,11 @@ async def receive_form(request: web.Request, files: FileStore, *, owner: str) ->
 async def _chunks(part: BodyPartReader) -> AsyncIterator[bytes]:
     while chunk := await part.read_chunk(_CHUNK_BYTES):
         yield chunk
+
+
+def _shown(name: str) -> str:
+    """Return a name as JSON can have it: bytes that are no text are question marks."""
+    return name.encode("utf-8", "replace").decode()[:MAX_NAME_LEN]
 
 
 async def _field(part: BodyPartReader) -> bytes:

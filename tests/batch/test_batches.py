@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import openai
 import pytest
+from blockbuster import blockbuster_ctx
 
 from radixserve.config import HttpConfig, KeyConfig
+from radixserve.server.batch_job import BatchJob
 from tests.batch.conftest import running, serving
 from tests.batch.lines import few_shot, line, write
 from tests.kit.engines import PATIENCE_S, StepGate, assert_idle, until
@@ -257,6 +259,22 @@ async def test_without_a_data_folder_the_routes_say_how_to_get_one(
     assert os.listdir(tmp_path) == []
 
 
+async def test_the_event_loop_never_waits_for_a_disk(
+    small_engine: EngineConfig, tmp_path: Path
+) -> None:
+    async with (
+        running(small_engine) as engine,
+        serving(engine, HttpConfig(data_dir=str(tmp_path))) as url,
+        client_of(url) as api,
+    ):
+        await ended(api, await begin(api, [line("a")]))
+        with blockbuster_ctx():
+            batch = await ended(api, await begin(api, [*few_shot(3, 3), "{bad"]))
+            await content(api, batch.output_file_id)
+            await api.files.delete(batch.input_file_id)
+    assert batch.status == "completed"
+
+
 # Callers
 
 
@@ -411,6 +429,53 @@ async def test_a_batch_whose_time_is_up_ends_with_what_it_has(
     assert len(done) > 0
     assert {each["error"]["code"] for each in failed} == {"batch_expired"}
     assert sorted(int(each["custom_id"]) for each in done + failed) == list(range(60))
+
+
+async def test_what_was_never_finished_is_swept_away(
+    small_engine: EngineConfig, tmp_path: Path
+) -> None:
+    config = HttpConfig(data_dir=str(tmp_path))
+    async with running(small_engine) as engine:
+        async with serving(engine, config) as url, client_of(url) as api:
+            batch = await ended(api, await begin(api, [line("a")]))
+        for folder in ("files", "uploads"):
+            write(tmp_path / folder / "file-lost", ["x"])
+        async with serving(engine, config) as url, client_of(url) as api:
+            assert len(await content(api, batch.output_file_id)) == 1
+            assert (await api.batches.retrieve(batch.id)).status == "completed"
+    assert sorted(os.listdir(tmp_path / "files")) == sorted(
+        [batch.input_file_id, str(batch.output_file_id)]
+    )
+    assert os.listdir(tmp_path / "uploads") == []
+
+
+async def test_a_crash_while_results_are_moved_loses_none(
+    small_engine: EngineConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [line("a"), line("b", colour="blue")]
+    config = HttpConfig(data_dir=str(tmp_path))
+    async with running(small_engine) as engine:
+        with monkeypatch.context() as patched:
+            patched.setattr(BatchJob, "_move", killed_once_moved(BatchJob._move))
+            async with serving(engine, config) as url, client_of(url) as api:
+                batch = await begin(api, lines)
+                await until(lambda: len(os.listdir(tmp_path / "files")) == 3)
+        async with serving(engine, config) as url, client_of(url) as api:
+            batch = await ended(api, batch)
+            assert batch.status == "completed"
+            assert len(await content(api, batch.output_file_id)) == 1
+            assert len(await content(api, batch.error_file_id)) == 1
+
+
+def killed_once_moved(move: Any) -> Any:
+    """Return a `_move` that never comes back from the last state."""
+
+    async def moved(job: BatchJob, status: str, **changes: Any) -> None:
+        if status == "completed":
+            await asyncio.Event().wait()
+        await move(job, status, **changes)
+
+    return moved
 
 
 async def test_two_servers_cannot_share_a_folder(

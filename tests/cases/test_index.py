@@ -1,7 +1,7 @@
 """Where each of the sixty retold reports is tested; an index that cannot go stale.
 
-Kind i has a file of its own beside this one. Kinds j (prompt programs) and k (batch files) belong
-to parts that are not in the HTTP server.
+Kind i has a file of its own beside this one. Kind j (prompt programs) belongs to a part that is not
+in the HTTP server.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 CASES = "tests/cases"
 CORE = "tests/unit/core"
 TEXT = "tests/unit/text"
+BATCH = "tests/batch"
 ELSEWHERE = "elsewhere"
 
 ALL_IDS = [
@@ -174,7 +175,16 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     **{f"i{number}": (ELSEWHERE,) for number in range(1, 14, 2)},
     **{f"j{number}": (ELSEWHERE,) for number in range(1, 10, 2)},
-    **{f"k{number}": (ELSEWHERE,) for number in range(1, 6, 2)},
+    "k1": (f"{BATCH}/test_k_cases.py::test_k1_a_line_that_is_no_request_hurts_no_other",),
+    "k3": (
+        f"{BATCH}/test_k_cases.py::test_k3_no_line_is_left_out_of_the_counts",
+        f"{BATCH}/test_k_cases.py::test_k3_a_file_without_requests_is_done_at_once",
+    ),
+    "k5": (
+        f"{BATCH}/test_k_cases.py"
+        "::test_k5_a_run_that_is_killed_at_any_moment_can_be_gone_on_with",
+        f"{BATCH}/test_writer.py::test_wherever_a_file_was_cut_the_rest_can_be_added",
+    ),
     "l1": (
         "tests/models/test_loader.py::test_a_tied_head_is_the_embedding",
         "tests/models/test_loader.py::test_an_untied_config_without_a_head_is_refused",
@@ -226,7 +236,7 @@ def test_the_tests_of_a_case_are_where_the_index_says(case: str) -> None:
             assert name in names_in(path), node
 
 
-def test_what_is_tested_elsewhere_is_of_three_kinds() -> None:
-    assert {case[0] for case, nodes in WHERE.items() if ELSEWHERE in nodes} == set("ijk")
+def test_what_is_tested_elsewhere_is_of_two_kinds() -> None:
+    assert {case[0] for case, nodes in WHERE.items() if ELSEWHERE in nodes} == set("ij")
     tested = {name.split("_")[1] for name in names_in(f"{CASES}/test_i_http.py") if "_" in name}
     assert {f"i{number}" for number in range(1, 14, 2)} <= tested

@@ -29,9 +29,15 @@ if TYPE_CHECKING:
 @pytest.fixture
 def backend(folder: Path) -> Iterator[EmbeddedBackend]:
     """Return the default backend, and prove at the end that nothing is left: no work, no thread."""
+
+    def programs() -> set[str]:
+        """Names of threads that are neither the loops' own nor the engine's."""
+        others = ("asyncio_", "radixserve-step")
+        return {t.name for t in threading.enumerate() if not t.name.startswith(others)}
+
     backend = EmbeddedBackend(config=engine_config(folder))
     run_blocking(backend.start())
-    before = {thread.name for thread in threading.enumerate()}
+    before = programs()
     sgl.set_default_backend(backend)
     yield backend
 
@@ -40,10 +46,6 @@ def backend(folder: Path) -> Iterator[EmbeddedBackend]:
         await until(lambda: not core.has_work)
         assert_idle(core)
         await until(lambda: programs() <= before)
-
-    def programs() -> set[str]:
-        # asyncio's own threads, which tools and the loading of models share, stay.
-        return {t.name for t in threading.enumerate() if not t.name.startswith("asyncio_")}
 
     run_blocking(idle())
     run_blocking(backend.close())
@@ -260,7 +262,7 @@ def test_leaving_a_stream_gives_the_program_up(backend: EmbeddedBackend) -> None
     state = endless.run(stream=True)
     texts = state.text_iter("x0")
     assert next(texts)
-    texts.close()  # type: ignore[attr-defined]
+    texts.close()
     with pytest.raises(ProgramError, match="given up"):
         _ = state["x99"]
 

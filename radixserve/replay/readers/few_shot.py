@@ -41,7 +41,7 @@ def read_few_shot(folder: Path, *, seed: int = 0) -> Trace:
     Raises:
         ConfigError: a file is missing or malformed.
     """
-    prompts = [*_bbh(folder), *_gsm8k(folder), *_mmlu(folder)]
+    prompts = few_shot_prompts(folder)
     random.Random(seed).shuffle(prompts)
     paths = map(pseudo_tokens, prompts)
     requests = tuple(
@@ -51,6 +51,15 @@ def read_few_shot(folder: Path, *, seed: int = 0) -> Trace:
         for path in paths
     )
     return Trace(folder.name, requests)
+
+
+def few_shot_prompts(folder: Path) -> list[str]:
+    """Return the prompts as text, set by set.
+
+    Raises:
+        ConfigError: a file is missing or malformed.
+    """
+    return [*_bbh(folder), *_gsm8k(folder), *_mmlu(folder)]
 
 
 def _bbh(folder: Path) -> Iterator[str]:

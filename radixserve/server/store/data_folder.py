@@ -63,6 +63,12 @@ class DataFolder:
         """Return the folder of a batch's results."""
         return self.root / "batches" / batch_id
 
+    def keep_only(self, file_ids: set[str]) -> None:
+        """Delete the contents of all other files."""
+        for path in (self.root / "files").iterdir():
+            if path.name not in file_ids:
+                path.unlink()
+
     def close(self) -> None:
         """Let another server use the folder."""
         os.close(self._lock)

@@ -82,16 +82,20 @@ class FileStore:
         Returns: the file's id, if it is kept.
         """
         content = self._folder.content(file_id)
-
-        def move() -> int:
-            if path.exists() and path.stat().st_size > 0:
-                path.replace(content)
-            return content.stat().st_size if content.exists() else 0
-
-        num_bytes = await asyncio.to_thread(move)
+        num_bytes = await asyncio.to_thread(_size_of_first, path, content)
         if num_bytes == 0:
             return None
-        return (await self._keep(file_id, owner, name, RESULT, num_bytes)).id
+        # The name first: contents without one are swept away.
+        await self._keep(file_id, owner, name, RESULT, num_bytes)
+        await asyncio.to_thread(_move, path, content)
+        return file_id
+
+    async def sweep(self) -> None:
+        """Delete contents without a name: of uploads that were never finished."""
+        rows = await self._database.run(
+            lambda connection: connection.execute("SELECT id FROM file").fetchall()
+        )
+        await asyncio.to_thread(self._folder.keep_only, {row[0] for row in rows})
 
     async def find(
         self, file_id: str, *, owner: str | None, param: str | None = None
@@ -162,6 +166,16 @@ def _select(connection: sqlite3.Connection, file_id: str) -> StoredFile | None:
 
 def _parse(fields: str) -> StoredFile:
     return StoredFile(**orjson.loads(fields))
+
+
+def _size_of_first(*paths: Path) -> int:
+    """Return the size of the first file that there is; 0 if there is none."""
+    return next((path.stat().st_size for path in paths if path.exists()), 0)
+
+
+def _move(path: Path, content: Path) -> None:
+    if path.exists():
+        path.replace(content)
 
 
 def _sync(file: BinaryIO) -> None:
