@@ -181,8 +181,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{BATCH}/test_k_cases.py::test_k3_a_file_without_requests_is_done_at_once",
     ),
     "k5": (
-        f"{BATCH}/test_k_cases.py"
-        "::test_k5_a_run_that_is_killed_at_any_moment_can_be_gone_on_with",
+        f"{BATCH}/test_k_cases.py::test_k5_a_run_that_is_killed_at_any_moment_can_be_gone_on_with",
         f"{BATCH}/test_writer.py::test_wherever_a_file_was_cut_the_rest_can_be_added",
     ),
     "l1": (
