@@ -34,7 +34,7 @@ async def judge(p: rs.Prompt, essay: str) -> dict[str, int]:
         found: Grade = await branch.gen(dimension, Grade, temperature=0, max_tokens=32)
         return dimension, found.points
 
-    return dict(await p.each(grade, DIMENSIONS))  # type: ignore[arg-type]
+    return dict(await p.each(grade, DIMENSIONS))
 
 
 async def main() -> None:

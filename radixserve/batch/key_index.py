@@ -30,6 +30,7 @@ class KeyIndex:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._is_empty = True
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         for setting in (f"cache_size=-{_CACHE_KIB}", "journal_mode=OFF", "synchronous=OFF"):
             self._database.execute(f"PRAGMA {setting}")
@@ -45,6 +46,7 @@ class KeyIndex:
     def add(self, name: str, place: Place = NOWHERE) -> bool:
         """Remember a key; return False, and change nothing, if it is known already."""
         with self._lock:
+            self._is_empty = False
             found = self._database.execute(
                 "INSERT OR IGNORE INTO key VALUES (?, ?, ?, ?)",
                 (name, place.offset, place.length, place.is_ok),
@@ -53,6 +55,8 @@ class KeyIndex:
 
     def find(self, name: str) -> Place | None:
         """Return what is known of a key; None if nothing is."""
+        if self._is_empty:
+            return None
         with self._lock:
             row = self._database.execute(
                 "SELECT offset, length, is_ok FROM key WHERE name = ?", (name,)

@@ -35,12 +35,13 @@ class BatchProgress:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Since the first request could be sent."""
         return time.monotonic() - self.started_at
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the bar inside the `with`, if stderr is a terminal."""
+        self.started_at = self._told_at = time.monotonic()
         if self._is_quiet or not sys.stderr.isatty():
             yield
             return

@@ -220,7 +220,8 @@ class EngineCore:
 
     def forget(self, req_id: ReqId) -> None:
         """Give a fork point up; a live request that has taken its name goes on."""
-        if req_id not in self._live:
+        live = self._live.get(req_id)
+        if live is None or live.is_ended:
             self.scheduler.abort(req_id)
 
     # -- the step ------------------------------------------------------------------------------

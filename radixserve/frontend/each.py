@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 from radixserve.errors import InvalidRequestError
 
@@ -19,7 +19,7 @@ async def run_each(
     *,
     limit: int | None = None,
     on_error: OnError = "raise",
-) -> list[ResultT | BaseException]:
+) -> list[ResultT]:
     """Run all, at most `limit` at a time, and return their results in order.
 
     Args:
@@ -53,11 +53,12 @@ async def run_each(
         for task in tasks:
             if not task.cancelled() and (failure := task.exception()) is not None:
                 raise failure
-    results: list[ResultT | BaseException] = []
-    for task in tasks:
-        failure = _failure_of(task)
-        results.append(task.result() if failure is None else failure)
-    return results
+    # Where failures are asked for, the caller looks for them; elsewhere there are none.
+    failures = [_failure_of(task) for task in tasks]
+    return [
+        task.result() if failure is None else cast(ResultT, failure)
+        for task, failure in zip(tasks, failures, strict=True)
+    ]
 
 
 def _failure_of(task: asyncio.Future[ResultT]) -> BaseException | None:

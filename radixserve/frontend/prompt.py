@@ -276,7 +276,7 @@ class Prompt:
         *,
         limit: int | None = None,
         on_error: OnError = "raise",
-    ) -> list[ResultT | BaseException]:
+    ) -> list[ResultT]:
         """Run ``function(branch, item)`` for each item on a branch of its own, side by side.
 
         Args:

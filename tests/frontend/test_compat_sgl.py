@@ -31,13 +31,11 @@ def backend(folder: Path) -> Iterator[EmbeddedBackend]:
     """Return the default backend, and prove at the end that nothing is left: no work, no thread."""
 
     def programs() -> set[str]:
-        """Names of threads that are neither the loops' own nor the engine's."""
-        others = ("asyncio_", "radixserve-step")
-        return {t.name for t in threading.enumerate() if not t.name.startswith(others)}
+        """Names of the threads in which programs run."""
+        return {t.name for t in threading.enumerate() if t.name.startswith("radixserve-sgl")}
 
     backend = EmbeddedBackend(config=engine_config(folder))
     run_blocking(backend.start())
-    before = programs()
     sgl.set_default_backend(backend)
     yield backend
 
@@ -45,7 +43,7 @@ def backend(folder: Path) -> Iterator[EmbeddedBackend]:
         core = backend.engine.core
         await until(lambda: not core.has_work)
         assert_idle(core)
-        await until(lambda: programs() <= before)
+        await until(lambda: not programs())
 
     run_blocking(idle())
     run_blocking(backend.close())

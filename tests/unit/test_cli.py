@@ -76,7 +76,7 @@ def test_flags_that_may_be_repeated_make_lists() -> None:
     assert http.observe.access_log == "json"
 
 
-@pytest.mark.parametrize("command", ["serve", "chat", "pull", "check"])
+@pytest.mark.parametrize("command", ["serve", "batch", "chat", "pull", "check"])
 def test_help_teaches_by_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([command, "--help"])

@@ -74,7 +74,7 @@ class SglFunction:
             threading.Thread(
                 target=self._stream,
                 args=(state, scope, args, arguments),
-                name=scope.run.name,
+                name=f"radixserve-sgl-{scope.run.name}",
                 daemon=True,  # so is the loop that it waits for
             ).start()
             return state

@@ -149,10 +149,12 @@ class EmbeddedBackend:
         prompt = self.encoder.encode(call.transcript)
         options = self.encoder.options(call.transcript, call.options, closes_turn=call.closes_turn)
         scores = await score(self.engine, prompt, options, ScoreTerms(timeout_s=call.timeout_s))
+        took = time.perf_counter() - started
         usage = CallUsage(
             input_tokens=max(one.usage.prompt_tokens for one in scores),
             cached_tokens=min(one.usage.cached_tokens for one in scores),
-            total_s=time.perf_counter() - started,
+            ttft_s=took,
+            total_s=took,
         )
         told = (
             OptionTokens(ids, tuple(token.logprob for token in one.tokens))

@@ -1,0 +1,1 @@
+"""The examples, on the real model."""

@@ -1,0 +1,124 @@
+"""Each example runs, and takes from the cache what the tree of its prompts allows."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from radixserve.engine.async_engine import AsyncEngine
+from radixserve.frontend import EmbeddedBackend
+from radixserve.frontend.connect import use
+from radixserve.models.cache_folder import is_complete
+from radixserve.models.default_model import default_model_folder
+from tests.kit.engines import assert_idle, engine_config, until
+from tests.kit.truth import shared_len
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from radixserve.frontend import Report
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
+
+FOLDER = Path(__file__).parents[2] / "examples"
+
+
+def load(name: str) -> Any:
+    """Return an example as a module."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[EmbeddedBackend]:
+    """The real model with an empty cache."""
+    folder = default_model_folder()
+    if not is_complete(folder):
+        pytest.skip(f"the default model's weights are not in {folder}: run 'radixserve pull'")
+    engine = AsyncEngine.from_config(engine_config(folder, num_threads=2))
+    backend = EmbeddedBackend(engine)
+    with use(backend):
+        yield backend
+    await until(lambda: not engine.core.has_work)
+    assert_idle(engine.core)
+    await engine.stop()
+
+
+def shared_with_earlier(report: Report) -> list[tuple[int, int]]:
+    """For each call: tokens cached, and the most in common with a prompt before it."""
+    assert report.encoder is not None
+    seen: list[list[int]] = []
+    found = []
+    for call in report.calls:
+        assert call.transcript is not None
+        ids = report.encoder.encode(call.transcript)
+        found.append((call.usage.cached_tokens, max((shared_len(ids, s) for s in seen), default=0)))
+        seen.append(ids)
+    return found
+
+
+async def test_few_shot_computes_the_shots_once(backend: EmbeddedBackend) -> None:
+    example = load("few_shot")
+
+    labels = await example.classify.map(example.REVIEWS, progress=False)
+
+    assert set(labels) <= {"positive", "negative"}
+    cached = sorted(call.usage.cached_tokens for call in labels.report.calls)
+    prefix = min(shared for _, shared in shared_with_earlier(labels.report)[1:])
+    assert cached == [0, prefix, prefix, prefix]
+    assert prefix > 60
+
+
+async def test_a_chat_goes_on_from_its_own_tokens(backend: EmbeddedBackend) -> None:
+    report = await load("chat").talk()
+
+    for before, after in zip(report.calls, report.calls[1:], strict=False):
+        # The token sampled last has no KV yet.
+        expected = before.usage.input_tokens + before.usage.output_tokens - 1
+        assert after.usage.cached_tokens == expected
+
+
+async def test_graders_read_the_essay_once(backend: EmbeddedBackend) -> None:
+    example = load("judge")
+    run = example.judge.new_run()
+
+    grades = await example.judge.run_item(run, 0, example.ESSAY)
+
+    assert set(grades) == set(example.DIMENSIONS)
+    assert set(grades.values()) <= {1, 2, 3, 4, 5}
+    [(leader, _), *others] = sorted(shared_with_earlier(run.report))
+    assert leader == 0
+    assert [cached for cached, _ in others] == [min(shared for _, shared in others)] * 2
+
+
+async def test_invoices_become_records(backend: EmbeddedBackend) -> None:
+    example = load("extract")
+
+    invoices = await example.extract.map(example.TEXTS, progress=False)
+
+    assert [invoice.number for invoice in invoices] == [1203, 77]
+    [first, second] = sorted(shared_with_earlier(invoices.report))
+    assert first == (0, 0)
+    assert second[0] == second[1] > 0
+
+
+async def test_thoughts_are_judged_where_they_stand(backend: EmbeddedBackend) -> None:
+    example = load("tree_of_thought")
+    run = example.tree_of_thought.new_run()
+
+    await example.tree_of_thought.run_item(run, 0, example.PUZZLE)
+
+    calls = 2 * example.WIDTH * (1 + example.KEPT * (example.DEPTH - 1)) + 1
+    assert len(run.report.calls) == calls
+    assert run.report.hit_rate > 0.75
+    again = example.tree_of_thought.new_run()
+    await example.tree_of_thought.run_item(again, 0, example.PUZZLE)
+    texts = [{call.path: call.text for call in one.report.calls} for one in (run, again)]
+    assert texts[0] == texts[1]
