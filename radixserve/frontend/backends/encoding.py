@@ -42,10 +42,14 @@ class TranscriptEncoder:
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
         self._tokenizer = tokenizer
         self._template = template
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_ids
+        self._start = [bos] if bos is not None else sorted(eos)[:1]
         self._run = lru_cache(maxsize=RUNS_REMEMBERED)(self._encode_run)
 
     def encode(self, transcript: Transcript) -> list[TokenId]:
         """Return the ids of a transcript; an open turn of a chat stays open.
+
+        An empty one is what a text begins after: the model's first token, or one that ends texts.
 
         Raises:
             InvalidRequestError: the model has no chat template, or it refuses these turns.
@@ -53,7 +57,7 @@ class TranscriptEncoder:
         """
         if transcript.is_chat:
             return self._encode_chat(transcript.turns)
-        return self._encode_plain(transcript.parts)
+        return self._encode_plain(transcript.parts) or self._start
 
     def closing(self, transcript: Transcript) -> list[TokenId]:
         """Return the ids that would end the open turn; none for a plain prompt."""
