@@ -157,7 +157,10 @@ def fuzz(url: str, path: str, method: str, num_examples: int) -> Counter[int]:
             case.body = mixed(data, path, case.body)
         response = case.call(base_url=url, timeout=60)
         assert response.status_code < 500 or response.status_code == TIME_IS_UP, response.text
-        case.validate_response(response, checks=list(CHECKS))
+        is_stream = "text/event-stream" in str(response.headers.get("content-type"))
+        # The description has no schema of events for a stream to be checked against.
+        checks = CHECKS[:-1] if is_stream else CHECKS
+        case.validate_response(response, checks=list(checks))
         statuses[response.status_code] += 1
 
     call()
