@@ -77,7 +77,9 @@ def _samples(tokenizer: Tokenizer, template: ChatTemplate) -> dict[str, list[int
 
 
 def _chat_ids(template: ChatTemplate) -> list[int] | None:
-    """None where the model has no template, or one that refuses such a chat."""
+    """None where the model has no template, or one that refuses such a chat or shows the date."""
+    if any("strftime_now" in source for source in template.sources.values()):
+        return None
     try:
         return template.encode(SAMPLE_CHAT)
     except InvalidRequestError:

@@ -14,6 +14,7 @@ from radixserve.config import HttpConfig, KeyConfig
 from radixserve.engine.async_engine import AsyncEngine
 from radixserve.errors import (
     AuthenticationError,
+    BackendError,
     BackendUnavailableError,
     IncompleteError,
     InvalidRequestError,
@@ -25,6 +26,7 @@ from radixserve.errors import (
 from radixserve.frontend import Capability, Choice, Prompt, program, record, replay, session
 from radixserve.frontend.backends.http_client import failure_of
 from radixserve.frontend.backends.openai import OpenAIBackend
+from radixserve.frontend.backends.openai_scores import scores_of
 from radixserve.frontend.backends.remote import RemoteBackend
 from radixserve.server.app import build_app
 from tests.frontend.served import WAYS, Served, served
@@ -432,3 +434,44 @@ def test_refusals_become_our_own(status: int, body: str, kind: type[Exception]) 
     assert type(failure) is kind
     if isinstance(failure, QueueFullError):
         assert failure.retry_after_s == 3
+
+
+def echoed(*tokens: tuple[str, float | None]) -> dict[str, Any]:
+    """Return a choice that echoes some tokens and one more."""
+    texts = [text for text, _ in tokens] + ["?"]
+    offsets = [sum(map(len, texts[:place])) for place in range(len(texts))]
+    logprobs = [logprob for _, logprob in tokens] + [-9.0]
+    return {
+        "logprobs": {"tokens": texts, "text_offset": offsets, "token_logprobs": logprobs},
+    }
+
+
+def test_scores_begin_where_the_options_do() -> None:
+    one = echoed(("ab", None), (">>>", -1.0), ("all", -2.0))
+    two = echoed(("ab", None), (">>>", -1.0), ("a", -0.5), (" b", -3.0))
+    first, second = scores_of("ab>>>", ["all", "a b"], [one, two])
+    assert first.logprobs == (-2.0,)
+    assert second.logprobs == (-0.5, -3.0)
+    assert len({*first.token_ids, *second.token_ids}) == 3
+
+
+def test_a_token_over_the_edge_moves_the_edge_for_all() -> None:
+    merged = echoed(("ab", None), (">>", -1.0), (">all", -2.0))
+    plain = echoed(("ab", None), (">>", -1.0), (">", -0.25), ("b", -3.0))
+    further = echoed(("ab", None), (">>>c", -4.0))
+    first, second = scores_of("ab>>>", ["all", "b"], [merged, plain])
+    assert first.logprobs == (-2.0,)
+    assert second.logprobs == (-0.25, -3.0)
+    first, second, third = scores_of("ab>>>", ["all", "b", "c"], [merged, plain, further])
+    assert first.logprobs == (-1.0, -2.0)
+    assert second.logprobs == (-1.0, -0.25, -3.0)
+    assert third.logprobs == (-4.0,)
+
+
+def test_what_cannot_be_scored_is_refused() -> None:
+    with pytest.raises(InvalidRequestError):
+        scores_of("", ["a"], [echoed(("a", None))])
+    with pytest.raises(InvalidRequestError, match="first token"):
+        scores_of("a", ["b"], [echoed(("ab", None))])
+    with pytest.raises(BackendError):
+        scores_of("a", ["b"], [{"logprobs": None}])

@@ -50,6 +50,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": CHAT, "max_tokens": 3},
     "/v1/messages/count_tokens": {"messages": CHAT},
     "/generate": {"text": ["a", "b"]},
+    "/generate/forget": {"ids": ["a"]},
     "/v1/score": {"prompt": "a", "options": ["b", "c"]},
     "/tokenize": {"prompt": "a"},
     "/v1/tokenize": {"messages": CHAT},

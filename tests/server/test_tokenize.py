@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from radixserve.text.portable import read_sheet
 from tests.server.conftest import SHARED_CONTEXT_LEN
 from tests.server.events import post
 
@@ -84,3 +85,15 @@ async def test_the_version_is_told(client: Client) -> None:
     response = await client.get("/version")
     assert response.status == 200
     assert set(await response.json()) == {"version"}
+
+
+async def test_the_tokenizer_can_be_had_and_encodes_as_the_server_does(client: Client) -> None:
+    response = await client.get("/tokenizer")
+    sheet = await response.json()
+    assert response.headers["Content-Encoding"] in ("deflate", "gzip")
+    tokenizer, template = read_sheet(sheet)
+    assert sheet["model"] == "tiny"
+    found = await post(client, "/tokenize", {"prompt": TEXT})
+    assert tokenizer.encode(TEXT) == found["tokens"]
+    found = await post(client, "/tokenize", {"messages": CHAT})
+    assert template.encode(CHAT) == found["tokens"]

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from radixserve.compat.sgl.expressions import Begin, End, Expr, Gen, Select, Words
-from radixserve.errors import RoleError
+from radixserve.errors import ProgramError, RoleError
 from radixserve.frontend.pieces import Turn
 from radixserve.frontend.prompt import Prompt
 
@@ -211,22 +211,23 @@ class Branch:
     def _go_on(self) -> None:
         if self._queue and self._task is None and self._prompt is not None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._task.add_done_callback(self._drained)
 
     async def _drain(self) -> None:
-        try:
-            while self._queue:
-                await self._queue.popleft().do(self)
-                self.wake()
-        except asyncio.CancelledError:
-            if self.failure is None:
-                self.failure = asyncio.CancelledError("the program was given up")
-        except Exception as failure:
-            self.failure = failure
-        finally:
-            self._task = None
-            if self.failure is not None:
-                self.fail(self.failure)
+        while self._queue:
+            await self._queue.popleft().do(self)
             self.wake()
+
+    def _drained(self, task: asyncio.Task[None]) -> None:
+        """A callback, not the task's own end: a task that is cancelled early never begins."""
+        self._task = None
+        if task.cancelled():
+            self.fail(ProgramError("the program was given up"))
+        elif (failure := task.exception()) is not None:
+            self.fail(failure)
+        else:
+            self._go_on()
+        self.wake()
 
 
 class Append:
@@ -291,8 +292,10 @@ async def _generate(branch: Branch, part: Gen) -> None:
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.output_tokens,
     }
-    several = [one if isinstance(one, str) else json.dumps(one) for one in values or ()]
-    branch.keep(part.name, several if options.get("n", 1) > 1 else written)
+    if options.get("n", 1) == 1:
+        branch.keep(part.name, written)
+        return
+    branch.keep(part.name, [one if isinstance(one, str) else json.dumps(one) for one in values])
 
 
 async def _choose(branch: Branch, part: Select) -> None:
