@@ -19,6 +19,7 @@ from radixserve.frontend.backends.protocol import (
     OptionTokens,
     ScoreDone,
     WarmDone,
+    scoring_usage,
 )
 from radixserve.types import FinishReason, ReqId, SamplingParams
 
@@ -150,12 +151,8 @@ class EmbeddedBackend:
         options = self.encoder.options(call.transcript, call.options, closes_turn=call.closes_turn)
         scores = await score(self.engine, prompt, options, ScoreTerms(timeout_s=call.timeout_s))
         took = time.perf_counter() - started
-        usage = CallUsage(
-            input_tokens=max(one.usage.prompt_tokens for one in scores),
-            cached_tokens=min(one.usage.cached_tokens for one in scores),
-            ttft_s=took,
-            total_s=took,
-        )
+        asked = ((one.usage.prompt_tokens, one.usage.cached_tokens) for one in scores)
+        usage = scoring_usage(asked, took)
         told = (
             OptionTokens(ids, tuple(token.logprob for token in one.tokens))
             for ids, one in zip(options, scores, strict=True)

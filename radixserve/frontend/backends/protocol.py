@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from radixserve.frontend.constraint import Constraint
     from radixserve.frontend.pieces import Part, Transcript
@@ -89,6 +89,23 @@ class CallUsage:
             ttft_s=self.ttft_s + other.ttft_s,
             total_s=self.total_s + other.total_s,
         )
+
+
+def scoring_usage(requests: Iterable[tuple[int, int]], took_s: float) -> CallUsage:
+    """Return what scoring some options cost, counted as one call.
+
+    Args:
+        requests: (prompt tokens, cached tokens) of each option's request; an option whose tokens
+            others have scored has none, and both are 0.
+        took_s: All of it is time to the first token: nothing is produced.
+    """
+    asked = [(tokens, cached) for tokens, cached in requests if tokens]
+    return CallUsage(
+        input_tokens=max(tokens for tokens, _ in asked),
+        cached_tokens=min(cached for _, cached in asked),
+        ttft_s=took_s,
+        total_s=took_s,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ from radixserve.frontend.backends.protocol import (
     OptionTokens,
     ScoreDone,
     WarmDone,
+    scoring_usage,
 )
 from radixserve.frontend.backends.wire import constraint_fields, hint_fields, sampling_fields
 from radixserve.types import ID_BYTES, pack_ids
@@ -145,11 +146,8 @@ class RemoteBackend:
                 **_given(timeout_s=call.timeout_s),
             }
             scored += (await self._http.post("/v1/score", body))["options"]
-        usage = CallUsage(
-            input_tokens=max(one["prompt_tokens"] for one in scored),
-            cached_tokens=min(one["cached_tokens"] for one in scored),
-            total_s=time.perf_counter() - started,
-        )
+        asked = ((one["prompt_tokens"], one["cached_tokens"]) for one in scored)
+        usage = scoring_usage(asked, time.perf_counter() - started)
         told = (
             OptionTokens(ids, tuple(_number(value) for value in one["token_logprobs"]))
             for ids, one in zip(options, scored, strict=True)
