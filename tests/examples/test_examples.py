@@ -122,3 +122,16 @@ async def test_thoughts_are_judged_where_they_stand(backend: EmbeddedBackend) ->
     await example.tree_of_thought.run_item(again, 0, example.PUZZLE)
     texts = [{call.path: call.text for call in one.report.calls} for one in (run, again)]
     assert texts[0] == texts[1]
+
+
+async def test_an_agents_step_computes_only_what_is_new(backend: EmbeddedBackend) -> None:
+    example = load("react")
+    run = example.react.new_run()
+
+    assert await example.react.run_item(run, 0, example.QUESTION)
+
+    assert len(run.report.calls) > 1
+    for before, after in zip(run.report.calls, run.report.calls[1:], strict=False):
+        # What a grammar forced at the very end was never computed, like the token sampled last.
+        most = before.usage.input_tokens + before.usage.output_tokens - 1
+        assert most - before.usage.forced_tokens <= after.usage.cached_tokens <= most
