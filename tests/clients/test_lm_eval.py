@@ -38,8 +38,34 @@ FACTS = (
     ("Which organ pumps blood?", ("Liver", "Heart", "Lung", "Kidney"), 1),
     ("In which continent is Egypt?", ("Asia", "Europe", "Africa", "Australia"), 2),
     ("How many days has a leap year?", ("364", "365", "360", "366"), 3),
+    ("What do bees make?", ("Honey", "Milk", "Silk", "Wax paper"), 0),
+    ("Which animal barks?", ("Cat", "Dog", "Cow", "Duck"), 1),
+    ("What colour do blue and yellow make?", ("Red", "Orange", "Green", "Purple"), 2),
+    ("Which month comes after May?", ("July", "April", "August", "June"), 3),
+    ("How many sides has a triangle?", ("Three", "Four", "Five", "Six"), 0),
+    ("Which star is nearest to the Earth?", ("Sirius", "The Sun", "Vega", "Polaris"), 1),
+    ("What is H2O?", ("Salt", "Air", "Water", "Sugar"), 2),
+    ("What is the capital of Japan?", ("Seoul", "Beijing", "Bangkok", "Tokyo"), 3),
+    ("Which instrument has black and white keys?", ("Piano", "Drum", "Flute", "Harp"), 0),
+    ("What is the opposite of hot?", ("Warm", "Cold", "Dry", "Loud"), 1),
+    ("How many minutes has an hour?", ("Ten", "Thirty", "Sixty", "Ninety"), 2),
+    ("Which of these is a fruit?", ("Carrot", "Potato", "Onion", "Apple"), 3),
 )
-SUMS = tuple((a, b, a + b) for a, b in ((2, 3), (7, 8), (12, 9), (20, 31), (5, 14), (40, 2)))
+SUMS = tuple(
+    (a, b, a + b)
+    for a, b in (
+        (2, 3),
+        (7, 8),
+        (12, 9),
+        (20, 31),
+        (5, 14),
+        (40, 2),
+        (1, 6),
+        (9, 9),
+        (15, 25),
+        (3, 30),
+    )
+)
 SHOT = "Question: Ann has 4 pens and buys 3 more. How many pens has she?\nAnswer: 7\n\n"
 
 

@@ -51,17 +51,19 @@ async def backend() -> AsyncIterator[EmbeddedBackend]:
     await engine.stop()
 
 
-def shared_with_earlier(report: Report) -> list[tuple[int, int]]:
-    """For each call: tokens cached, and the most in common with a prompt before it."""
+def common_prefix(report: Report) -> int:
+    """Return how many leading tokens all prompts of a report have in common."""
     assert report.encoder is not None
-    seen: list[list[int]] = []
-    found = []
+    prompts = []
     for call in report.calls:
         assert call.transcript is not None
-        ids = report.encoder.encode(call.transcript)
-        found.append((call.usage.cached_tokens, max((shared_len(ids, s) for s in seen), default=0)))
-        seen.append(ids)
-    return found
+        prompts.append(report.encoder.encode(call.transcript))
+    return min(shared_len(prompts[0], other) for other in prompts[1:])
+
+
+def cached(report: Report) -> list[int]:
+    """Return the cached tokens of each call, fewest first: whoever leads has none."""
+    return sorted(call.usage.cached_tokens for call in report.calls)
 
 
 async def test_few_shot_computes_the_shots_once(backend: EmbeddedBackend) -> None:
@@ -70,9 +72,8 @@ async def test_few_shot_computes_the_shots_once(backend: EmbeddedBackend) -> Non
     labels = await example.classify.map(example.REVIEWS, progress=False)
 
     assert set(labels) <= {"positive", "negative"}
-    cached = sorted(call.usage.cached_tokens for call in labels.report.calls)
-    prefix = min(shared for _, shared in shared_with_earlier(labels.report)[1:])
-    assert cached == [0, prefix, prefix, prefix]
+    prefix = common_prefix(labels.report)
+    assert cached(labels.report) == [0, prefix, prefix, prefix]
     assert prefix > 60
 
 
@@ -93,9 +94,9 @@ async def test_graders_read_the_essay_once(backend: EmbeddedBackend) -> None:
 
     assert set(grades) == set(example.DIMENSIONS)
     assert set(grades.values()) <= {1, 2, 3, 4, 5}
-    [(leader, _), *others] = sorted(shared_with_earlier(run.report))
-    assert leader == 0
-    assert [cached for cached, _ in others] == [min(shared for _, shared in others)] * 2
+    prefix = common_prefix(run.report)
+    assert cached(run.report) == [0, prefix, prefix]
+    assert prefix > 60
 
 
 async def test_invoices_become_records(backend: EmbeddedBackend) -> None:
@@ -104,9 +105,7 @@ async def test_invoices_become_records(backend: EmbeddedBackend) -> None:
     invoices = await example.extract.map(example.TEXTS, progress=False)
 
     assert [invoice.number for invoice in invoices] == [1203, 77]
-    [first, second] = sorted(shared_with_earlier(invoices.report))
-    assert first == (0, 0)
-    assert second[0] == second[1] > 0
+    assert cached(invoices.report) == [0, common_prefix(invoices.report)]
 
 
 async def test_thoughts_are_judged_where_they_stand(backend: EmbeddedBackend) -> None:
