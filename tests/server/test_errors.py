@@ -12,6 +12,7 @@ from aiohttp import web
 from radixserve import errors
 from radixserve.errors import (
     BackendError,
+    BatchError,
     ConfigError,
     EngineDeadError,
     InvariantError,
@@ -33,7 +34,7 @@ def raised_kinds() -> list[type[RadixServeError]]:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
     tree = [kind for kind in kinds if issubclass(kind, RadixServeError)]
     roots = {RadixServeError, RequestError}
-    elsewhere = (ConfigError, ProgramError)
+    elsewhere = (ConfigError, ProgramError, BatchError)
     return [kind for kind in tree if kind not in roots and not issubclass(kind, elsewhere)]
 
 
