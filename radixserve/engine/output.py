@@ -89,6 +89,6 @@ class OutputText:
             reason,
             stop_reason,
             usage,
-            output.logprobs[: len(self._shown(output))],
+            output.logprobs,
             output.prompt_logprobs,
         )

@@ -81,7 +81,7 @@ class TextDelta:
     """The stop string, or the caller's stop token, that ended the output."""
     usage: Usage
     logprobs: tuple[TokenLogprob, ...] = ()
-    """Of the tokens shown, if asked for."""
+    """Of all the tokens, the one that ended the output included, if asked for."""
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     """Of the prompt's tokens from `prompt_logprobs_start`, at the latest with the first token."""
 

@@ -181,7 +181,10 @@ def test_forked_from_a_fork_point(make_engine: MakeEngine, alone: list[TextDelta
     check_delta(engine, request, child)
 
 
-def test_a_token_at_the_end_that_is_not_shown_is_not_told_of(make_engine: MakeEngine) -> None:
+def test_the_token_that_ends_the_output_is_told_of_whether_it_is_shown_or_not(
+    make_engine: MakeEngine,
+) -> None:
+    """Who scores a prompt counts on one more than it has, also where the model would end."""
     engine = make_engine()
     [free] = run_merged(engine, [ask(TRUNK, max_tokens=6)])
     stop = free.token_ids[3]
@@ -193,8 +196,8 @@ def test_a_token_at_the_end_that_is_not_shown_is_not_told_of(make_engine: MakeEn
     [hidden] = run_merged(engine, [ask(TRUNK, params=params)])
     [shown] = run_merged(engine, [ask(TRUNK, params=params, include_stop_str_in_output=True)])
 
-    assert [each.token_id for each in hidden.logprobs] == list(free.token_ids[:first])
-    assert [each.token_id for each in shown.logprobs] == list(free.token_ids[: first + 1])
+    for told in (hidden, shown):
+        assert [each.token_id for each in told.logprobs] == list(free.token_ids[: first + 1])
 
 
 def test_they_are_the_models_own_whatever_changes_the_choice(make_engine: MakeEngine) -> None:

@@ -141,3 +141,20 @@ async def test_a_prompt_may_be_cut_to_what_leaves_room_for_the_output(client: Cl
     usage = (await post(client, COMPLETIONS, body))["usage"]
     assert usage["prompt_tokens"] == SHARED_CONTEXT_LEN - 30
     assert usage["completion_tokens"] == 30
+
+
+async def test_an_echo_tells_of_one_token_more_than_the_prompt_has_even_if_it_is_the_end(
+    client: Client,
+) -> None:
+    """lm-eval takes what stands between the context and the last entry: vLLM's way of telling."""
+    free = await post(
+        client,
+        COMPLETIONS,
+        {"prompt": LONG[:9], "max_tokens": 1, "return_token_ids": True, **GREEDY},
+    )
+    [first] = free["choices"][0]["token_ids"]
+    body = {"prompt": LONG[:9], "echo": True, "logprobs": 1, "max_tokens": 1, **GREEDY}
+    ended = await post(client, COMPLETIONS, {**body, "stop_token_ids": [first]})
+    [choice] = ended["choices"]
+    assert choice["finish_reason"] == "stop"
+    assert {len(values) for values in choice["logprobs"].values()} == {10}
