@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
@@ -231,9 +230,3 @@ def program(
         return Program(wrapped, name=name, options=options, backend=backend)
 
     return wrap if function is None else wrap(function)
-
-
-async def collect(events: AsyncIterator[Event]) -> list[Event]:
-    """Return all events of a stream."""
-    async with aclosing(events) as stream:  # type: ignore[type-var]
-        return [event async for event in stream]

@@ -9,7 +9,6 @@ Everything that waits is awaited; asyncio's cancellation and timeouts end calls 
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from radixserve.frontend.choice import Choice, Method
     from radixserve.frontend.each import OnError
     from radixserve.frontend.path import Path
+    from radixserve.frontend.pieces import Part
     from radixserve.frontend.report import Report
     from radixserve.frontend.run import Run
     from radixserve.frontend.scores import Score
@@ -172,10 +172,7 @@ class Prompt:
         opens_turn = self._opens_turn()
         start = self._opened() if opens_turn else self._transcript
         outputs = await self._calls.generate(start, name, type, wanted)
-        ended = start
-        for part in outputs[0].parts:
-            ended = ended.plus(part)
-        self._transcript = ended.closed() if opens_turn else ended
+        self._go_on(start, outputs[0].parts, closes_turn=opens_turn)
         values = [output.value for output in outputs]
         return self._keep(name, values if wanted.n > 1 else values[0])
 
@@ -205,10 +202,7 @@ class Prompt:
         choice, parts = await self._calls.select(
             start, name, options, method=method, temperature=temperature, then=then, timeout=timeout
         )
-        ended = start
-        for part in parts:
-            ended = ended.plus(part)
-        self._transcript = ended.closed() if opens_turn else ended
+        self._go_on(start, parts, closes_turn=opens_turn)
         self._keep(name, choice)
         return choice
 
@@ -336,12 +330,13 @@ class Prompt:
     def _opened(self) -> Transcript:
         return self._transcript.with_turn(Turn("assistant", is_open=True))
 
+    def _go_on(self, start: Transcript, parts: Iterable[Part], *, closes_turn: bool) -> None:
+        """Write what a call has produced behind what it was given."""
+        for part in parts:
+            start = start.plus(part)
+        self._transcript = start.closed() if closes_turn else start
+
     def _keep(self, name: str | None, value: Any) -> Any:
         if name is not None:
             self._captures[name] = value
         return value
-
-
-async def settle() -> None:
-    """Let other tasks run once: used where a branch has nothing to wait for."""
-    await asyncio.sleep(0)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp.test_utils import TestServer
 
-from radixserve.engine.async_engine import AsyncEngine
 from radixserve.server.app import build_app
 from tests.kit.engines import engine_config
+from tests.kit.running import running
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.tiny_tokenizer import write_tiny_tokenizer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from radixserve.config import EngineConfig, HttpConfig
+    from radixserve.engine.async_engine import AsyncEngine
 
     Serve: TypeAlias = Callable[[HttpConfig], Awaitable[str]]
 
@@ -43,17 +44,6 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_engine(model_folder: Path) -> EngineConfig:
     """Return the settings of an engine with room for a few prompts."""
     return engine_config(model_folder, num_blocks=512, max_num_seqs=8, max_num_batched_tokens=256)
-
-
-@asynccontextmanager
-async def running(config: EngineConfig) -> AsyncIterator[AsyncEngine]:
-    """Load and start an engine, and stop it on leaving."""
-    engine = AsyncEngine.from_config(config)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
 
 
 @asynccontextmanager

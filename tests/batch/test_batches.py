@@ -15,9 +15,10 @@ from blockbuster import blockbuster_ctx
 
 from radixserve.config import HttpConfig, KeyConfig
 from radixserve.server.batch_job import BatchJob
-from tests.batch.conftest import running, serving
+from tests.batch.conftest import serving
 from tests.batch.lines import few_shot, line, write
 from tests.kit.engines import PATIENCE_S, StepGate, assert_idle, until
+from tests.kit.running import running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -16,9 +16,9 @@ from radixserve.config import HttpConfig
 from radixserve.errors import AuthenticationError
 from radixserve.server.caller import ANYBODY
 from radixserve.server.inner_door import InnerDoor, open_inner_door
-from tests.batch.conftest import running
 from tests.batch.lines import few_shot, ids, write
 from tests.kit.engines import assert_idle, engine_config
+from tests.kit.running import running
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from radixserve.config import HttpConfig
 from radixserve.server.app import build_app
 from tests.kit.engines import assert_idle, until
-from tests.server.conftest import connected, running
+from tests.kit.running import running
+from tests.server.conftest import connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -31,9 +31,10 @@ from radixserve.server.app import build_app
 from radixserve.server.auth import OPEN_PATHS
 from radixserve.server.run import raise_open_file_limit, serve
 from tests.kit.engines import StepGate
+from tests.kit.running import running
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.tiny_tokenizer import write_tiny_tokenizer
-from tests.server.conftest import connected, running
+from tests.server.conftest import connected
 from tests.server.events import parse_events, until
 
 if TYPE_CHECKING:

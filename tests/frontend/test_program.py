@@ -19,7 +19,6 @@ from radixserve.errors import (
     ValidationFailedError,
 )
 from radixserve.frontend import Choice, Delta, Prompt, Restart, Result, Value, program, session
-from radixserve.frontend.program import collect
 from tests.kit.engines import until
 
 if TYPE_CHECKING:
@@ -215,7 +214,7 @@ async def test_streams_tell_named_values_and_end_with_the_result(
         await p.gen("b", Odd, retries=40, seed=5)
         return "done"
 
-    events = await collect(two.stream())
+    events = [event async for event in two.stream()]
 
     assert events[-1] == Result("done")
     values = {event.name: event.value for event in events if isinstance(event, Value)}

@@ -11,8 +11,8 @@ import pytest_asyncio
 from aiohttp.test_utils import TestClient, TestServer
 
 from radixserve.config import CacheConfig, EngineConfig, HttpConfig, ModelConfig, SchedulerConfig
-from radixserve.engine.async_engine import AsyncEngine
 from radixserve.server.app import build_app
+from tests.kit.running import running
 from tests.kit.tiny_model import write_tiny_model
 from tests.kit.tiny_tokenizer import write_tiny_tokenizer
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from aiohttp import web
+
+    from radixserve.engine.async_engine import AsyncEngine
 
     Client: TypeAlias = TestClient[web.Request, web.Application]
     OpenClient: TypeAlias = Callable[[web.Application], Awaitable[Client]]
@@ -51,17 +53,6 @@ def engine_config(model_folder: Path) -> EngineConfig:
         num_threads=1,
         seed=0,
     )
-
-
-@asynccontextmanager
-async def running(config: EngineConfig) -> AsyncIterator[AsyncEngine]:
-    """Load and start an engine, and stop it on leaving."""
-    engine = AsyncEngine.from_config(config)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
 
 
 @asynccontextmanager

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from radixserve.config import HttpConfig
 from radixserve.server.app import build_app
 from tests.cases.serving import at_rest, changed
+from tests.kit.running import running
 from tests.server.bodies import MESSAGES, Call, calls
-from tests.server.conftest import connected, running
+from tests.server.conftest import connected
 
 if TYPE_CHECKING:
     from radixserve.config import EngineConfig

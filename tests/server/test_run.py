@@ -16,7 +16,7 @@ from radixserve.engine.async_engine import AsyncEngine
 from radixserve.errors import ConfigError
 from radixserve.server.app import build_app
 from radixserve.server.run import serve
-from tests.server.conftest import running
+from tests.kit.running import running
 from tests.server.events import parse_events, until
 
 if TYPE_CHECKING:

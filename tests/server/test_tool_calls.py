@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from radixserve.config import HttpConfig
 from radixserve.server.app import build_app
+from tests.kit.running import running
 from tests.kit.scripted_sampler import Script
 from tests.kit.tiny_tokenizer import (
     CHATML,
@@ -23,7 +24,7 @@ from tests.kit.tiny_tokenizer import (
     train_tiny_tokenizer,
     write_tiny_tokenizer,
 )
-from tests.server.conftest import MODEL, connected, running
+from tests.server.conftest import MODEL, connected
 from tests.server.events import choices_of, post, stream
 
 if TYPE_CHECKING:
