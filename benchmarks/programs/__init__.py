@@ -1,0 +1,1 @@
+"""Prompt programs of the papers as benchmarks: few-shot, agents, tree search, judges, chats."""

@@ -1,0 +1,1 @@
+"""Of what benchmarks compute beside the clock."""
