@@ -47,6 +47,9 @@ from __future__ import annotations
 class RadixServeError(Exception):
     """Root of the tree; never raised itself."""
 
+    retry_after_s: float | None = None
+    """After how many seconds the same may be asked again; None where that is no use."""
+
 
 class ConfigError(RadixServeError):
     """A setting cannot be used. Raised before any port is opened."""
@@ -185,7 +188,9 @@ class QueueFullError(RequestError):
     code = "queue_full"
     error_type = "rate_limit_error"
 
-    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+    retry_after_s: float
+
+    def __init__(self, message: str, *, retry_after_s: float = 1) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
 

@@ -29,7 +29,7 @@ class GenOptions:
     retries: int = 0
     """More attempts at a value of the type."""
     timeout: float | None = None
-    """Seconds of one attempt."""
+    """Seconds of one attempt, with what it waits for room."""
     seed: int | None = None
     """By the call's path when None."""
     logprobs: int | None = None

@@ -61,6 +61,11 @@ class Report:
         return sum(call.retries for call in self.calls)
 
     @property
+    def waits(self) -> int:
+        """How often the backend had no room, and a call came again later."""
+        return self.usage.waits
+
+    @property
     def hit_rate(self) -> float:
         """Share of the input tokens that were cached, from 0 to 1."""
         usage = self.usage
@@ -102,7 +107,8 @@ class Report:
             f"{len(self.calls)} calls, {usage.input_tokens:,} input tokens "
             f"({usage.cached_tokens:,} cached, {self.hit_rate:.1%}; {usage.computed_tokens:,} "
             f"computed), {usage.output_tokens:,} output ({usage.forced_tokens:,} forced), "
-            f"{self.retries} retries, about {self.saved_s:.1f} s of prefill saved"
+            f"{self.retries} retries, {usage.waits} waits, about {self.saved_s:.1f} s of prefill "
+            "saved"
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from radixserve.errors import BudgetExceededError, UnsupportedByBackendError
+from radixserve.frontend.backends.patience import PatientBackend
 from radixserve.frontend.backends.protocol import CallHints, Capability, GenDone
 from radixserve.frontend.events import Delta
 from radixserve.frontend.report import CallRecord, Report
@@ -61,6 +62,10 @@ class Run:
     recording: Recording | None = None
     call_ids: list[str] = field(default_factory=list)
     """Of the calls that branches may go on from."""
+    _patient: PatientBackend = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._patient = PatientBackend(self.backend)
 
     def tell(self, event: Event) -> None:
         """Tell whoever streams the run."""
@@ -98,7 +103,7 @@ class Run:
             self.tell(Delta(call.path, name, known.text))
             return known
         done: GenDone | None = None
-        async for piece in self.backend.generate(call):
+        async for piece in self._patient.generate(call):
             if isinstance(piece, GenDone):
                 done = piece
             else:
@@ -112,7 +117,7 @@ class Run:
 
     async def warm(self, transcript: Transcript, parent: str, hints: CallHints) -> WarmDone:
         """Wait until a prompt is in the cache."""
-        done = await self.backend.warm(transcript, parent, hints)
+        done = await self._patient.warm(transcript, parent, hints)
         self.call_ids.append(done.call_id)
         return done
 
@@ -125,7 +130,7 @@ class Run:
         """Score some options."""
         if self.recording is not None and (known := self.recording.find_score(call)) is not None:
             return known
-        done = await self.backend.score(call)
+        done = await self._patient.score(call)
         if self.recording is not None:
             self.recording.keep_score(call, done)
         return done

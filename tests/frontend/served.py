@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp.test_utils import TestServer
 
-from radixserve.config import HttpConfig
+from radixserve.config import HttpConfig, KeyConfig
 from radixserve.frontend.backends.embedded import EmbeddedBackend
 from radixserve.frontend.backends.openai import OpenAIBackend
 from radixserve.frontend.backends.remote import RemoteBackend
@@ -29,14 +29,15 @@ class Served:
 
     engine: AsyncEngine
     url: str
+    token: str | None = None
 
     def backend(self, way: str) -> EmbeddedBackend | RemoteBackend | OpenAIBackend:
         """Return a backend that reaches the engine in that way."""
         if way == "embedded":
             return EmbeddedBackend(self.engine)
         if way == "remote":
-            return RemoteBackend(self.url)
-        return OpenAIBackend(self.url, continues_turns=True)
+            return RemoteBackend(self.url, self.token)
+        return OpenAIBackend(self.url, api_key=self.token, continues_turns=True)
 
     @asynccontextmanager
     async def reached(self, way: str) -> AsyncIterator[Backend]:
@@ -50,11 +51,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(engine: AsyncEngine) -> AsyncIterator[Served]:
-    """Serve an engine that has been started."""
-    server = TestServer(build_app(engine, HttpConfig()))
+async def served(engine: AsyncEngine, keys: tuple[str, ...] = ()) -> AsyncIterator[Served]:
+    """Serve an engine that has been started.
+
+    Args:
+        keys: Asked for, if there are any; the first is used. With several, what comes over HTTP
+            shares no KV with what runs in this process.
+    """
+    server = TestServer(build_app(engine, HttpConfig(keys=KeyConfig(api_keys=keys))))
     await server.start_server()
     try:
-        yield Served(engine, str(server.make_url("")).rstrip("/"))
+        yield Served(engine, str(server.make_url("")).rstrip("/"), *keys[:1])
     finally:
         await server.close()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from radixserve import errors
@@ -15,6 +18,7 @@ from radixserve.errors import (
     QueueFullError,
     RequestAbortedError,
     RequestError,
+    ShuttingDownError,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ SILENCE_S = 60.0
 """A stream that says nothing for so long is dead: servers send comments every 15 seconds."""
 LONGEST_EVENT = 2**21
 """Bytes of one event's line."""
+_SECONDS = re.compile(r"\d+(\.\d+)?")
 
 
 class HttpClient:
@@ -172,19 +177,32 @@ def failure_of(status: int, body: str, headers: Mapping[str, str], url: str) -> 
             raise TypeError
     except (ValueError, KeyError, TypeError):
         shown = body.strip()[:200] or "nothing"
-        message = f"{url} answered {status}: {shown}"
-        return InvalidRequestError(message) if 400 <= status < 500 else BackendError(message)
+        details = {"message": f"{url} answered {status}: {shown}"}
     return _named_failure(status, details, headers)
 
 
 def _named_failure(
     status: int, details: Mapping[str, Any], headers: Mapping[str, str]
 ) -> RadixServeError:
-    """Return the failure of that code, by the status where the code is not one of ours."""
-    message, param = str(details.get("message")), details.get("param")
+    """Return the failure of that code, by the status where the code is not one of ours.
+
+    A refusal by a server that takes nothing now says when to come again, if the server does.
+    """
     kind = _KINDS.get(str(details.get("code")))
+    failure = _failure_of_kind(kind, status, details)
+    is_refusal = kind in (None, QueueFullError, ShuttingDownError)
+    told_s = retry_after(headers) if is_refusal and status in (429, 503) else None
+    if told_s is not None:
+        failure.retry_after_s = told_s
+    return failure
+
+
+def _failure_of_kind(
+    kind: type[RadixServeError] | None, status: int, details: Mapping[str, Any]
+) -> RadixServeError:
+    message, param = str(details.get("message")), details.get("param")
     if kind is QueueFullError or (kind is None and status == 429):
-        return QueueFullError(message, retry_after_s=_retry_after(headers))
+        return QueueFullError(message)
     if kind is not None and issubclass(kind, RequestError):
         return kind(message, param=param)
     if kind is not None:
@@ -197,9 +215,15 @@ def _named_failure(
     return BackendError(message)
 
 
-def _retry_after(headers: Mapping[str, str]) -> int:
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return after how many seconds to come again: told in seconds, or as a date."""
     value = headers.get("Retry-After", "")
-    return int(value) if value.isdigit() else 1
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 def _kinds() -> dict[str, type[RadixServeError]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from radixserve.errors import (
     BackendUnavailableError,
+    QueueFullError,
     RadixServeError,
     RequestTimeoutError,
     UnsupportedByBackendError,
@@ -25,6 +26,7 @@ from radixserve.frontend.backends.http_client import HttpClient
 from radixserve.frontend.backends.openai_answer import Answer, whole_usage
 from radixserve.frontend.backends.openai_body import generation_body, score_body, wraps_value
 from radixserve.frontend.backends.openai_scores import scores_of
+from radixserve.frontend.backends.patience import patiently
 from radixserve.frontend.backends.protocol import (
     CallHints,
     CallUsage,
@@ -198,6 +200,7 @@ class OpenAIBackend:
 
         Raises:
             BackendUnavailableError: the server cannot be reached.
+            QueueFullError: it has no room, however long one waits.
         """
         scored = await self._try(score_body("a", [" b"], self._model))
         if scored is not None:
@@ -211,8 +214,9 @@ class OpenAIBackend:
 
     async def _try(self, body: dict[str, Any]) -> Any:
         try:
-            return await self._http.post("/completions", body)
-        except BackendUnavailableError:
+            found, _ = await patiently(lambda _: self._http.post("/completions", body), None)
+            return found
+        except (BackendUnavailableError, QueueFullError):
             raise
         except RadixServeError:
             return None

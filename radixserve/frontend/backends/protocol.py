@@ -74,6 +74,8 @@ class CallUsage:
     forced_tokens: int = 0
     ttft_s: float = 0.0
     total_s: float = 0.0
+    waits: int = 0
+    """How often there was no room for it, and it came again later."""
 
     @property
     def computed_tokens(self) -> int:
@@ -88,6 +90,7 @@ class CallUsage:
             forced_tokens=self.forced_tokens + other.forced_tokens,
             ttft_s=self.ttft_s + other.ttft_s,
             total_s=self.total_s + other.total_s,
+            waits=self.waits + other.waits,
         )
 
 
