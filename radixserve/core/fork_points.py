@@ -51,11 +51,17 @@ class ForkPoints:
         """Return the fork point of that name."""
         return self._kept.get(req_id)
 
-    def forget(self, req_id: ReqId) -> None:
-        """Give a fork point's blocks back; unknown names are ignored."""
+    def forget(self, req_id: ReqId, *, is_end: bool = False) -> None:
+        """Give a fork point's blocks back; unknown names are ignored.
+
+        Args:
+            is_end: Whether nobody will come back to its path either, to go on from what it has
+                beyond what it found in the cache: that goes first.
+        """
         req = self._kept.pop(req_id, None)
         if req is not None and req.lease is not None:
-            self._cache.release(req.lease, req.spec.hint)
+            hint = req.spec.hint
+            self._cache.release(req.lease, hint.when_ended(req.borrowed_len) if is_end else hint)
             req.lease = None
 
     def forget_oldest(self, *, spared: Collection[ReqId] = ()) -> bool:

@@ -102,6 +102,7 @@ class Req:
     __slots__ = (
         "admitted_once",
         "arrival",
+        "borrowed_len",
         "cached_len",
         "computed_len",
         "leader",
@@ -132,6 +133,9 @@ class Req:
         """Leading tokens whose KV is valid."""
         self.cached_len = 0
         """Prompt tokens found in the cache at the first admission; later ones do not count."""
+        self.borrowed_len = 0
+        """Leading tokens that others had computed before this Req, or before the first of those
+        that it goes on from."""
         self.admitted_once = False
         self.prompt_len = spec.prompt_len
         """Tokens in the prompt."""

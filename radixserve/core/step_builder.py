@@ -307,6 +307,8 @@ class StepBuilder:
             return
         req.admitted_once = True
         req.cached_len = req.computed_len
+        parent = self._parent(req)
+        req.borrowed_len = req.cached_len if parent is None else parent.borrowed_len
         self._counters.prompt_tokens += req.prompt_len
         self._counters.cached_tokens += req.cached_len
         self._counters.namespaces.count(req.spec.namespace, req.prompt_len, req.cached_len)

@@ -195,12 +195,16 @@ class AsyncEngine:
         """
         return await self.core.grammars.compile_aside(spec, param=param)
 
-    def forget(self, fork_point: ReqId) -> None:
+    def forget(self, fork_point: ReqId, *, is_end: bool = False) -> None:
         """Give up a fork point: a request that has ended and was asked for with `is_fork_point`.
 
         Unknown names are ignored.
+
+        Args:
+            is_end: Whether nobody will come back to its path: what is its alone is then evicted
+                first. A hint, which costs nothing but speed if it is wrong.
         """
-        self.core.forget(fork_point)
+        self.core.forget(fork_point, is_end=is_end)
         self._wake.set()
 
     def _awaken(self) -> None:

@@ -93,22 +93,26 @@ class Forks:
         while self._num_bytes > self._max_bytes or len(self._kept) > MAX_KEPT:
             self._drop(next(iter(self._kept)))
 
-    def forget(self, owner: str, names: Iterable[str]) -> int:
-        """Let go of a caller's calls; return how many there were. Mutates: this."""
-        return sum(self._drop((owner, name)) for name in names)
+    def forget(self, owner: str, names: Iterable[str], *, is_end: bool = False) -> int:
+        """Let go of a caller's calls; return how many there were. Mutates: this.
+
+        Args:
+            is_end: Whether nobody will come back to their paths either.
+        """
+        return sum(self._drop((owner, name), is_end=is_end) for name in names)
 
     async def close(self, app: web.Application) -> None:
         """Let go of everything; a clean-up of the application."""
         for key in list(self._kept):
             self._drop(key)
 
-    def _drop(self, key: Key) -> bool:
+    def _drop(self, key: Key, *, is_end: bool = False) -> bool:
         fork = self._kept.pop(key, None)
         if fork is None:
             return False
         fork.expiry.cancel()
         self._num_bytes -= len(fork.ids)
-        self._engine.forget(fork.req_id)
+        self._engine.forget(fork.req_id, is_end=is_end)
         return True
 
     @asynccontextmanager

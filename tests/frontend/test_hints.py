@@ -10,9 +10,11 @@ from radixserve.engine.request import Ending, ReleaseHint
 from radixserve.errors import IncompleteError, StepLimitError
 from radixserve.frontend import EmbeddedBackend, Prompt, connect, program
 from tests.frontend.served import served
+from tests.kit.engines import until
 
 if TYPE_CHECKING:
     from radixserve.engine.request import GenerateRequest
+    from radixserve.types import ReqId
 
 WAYS = ("embedded", "remote")
 
@@ -81,3 +83,15 @@ async def test_an_engine_that_wants_no_hints_gets_none(
     await run_on(backend, way, sends_hints=False)
     assert len(submitted) == 3
     assert all(request.hint == ReleaseHint() for request in submitted)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("sends_hints", [True, False])
+async def test_the_end_of_a_run_is_told(
+    backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch, way: str, sends_hints: bool
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(backend.engine, "forget", lambda name, *, is_end=False: told.append(is_end))
+    await run_on(backend, way, sends_hints=sends_hints)
+    await until(lambda: len(told) >= 3)
+    assert set(told) == {sends_hints}

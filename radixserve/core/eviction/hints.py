@@ -7,7 +7,7 @@ speed.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class Ending(enum.Enum):
@@ -54,6 +54,20 @@ class ReleaseHint:
         if self.keep is Keep.NONE or self.is_session_end:
             return 0
         return None
+
+    def when_ended(self, shared_len: int) -> ReleaseHint:
+        """Return the hint once nobody goes on from this path: no tool is waited for, and what is
+        its alone goes first, unless a time to live was asked for.
+
+        Args:
+            shared_len: Leading tokens that others are likely to need, as they had them before.
+        """
+        if self.hold_s > 0 and self.ending is not Ending.TOOL:
+            return self
+        ended = replace(self, ending=Ending.UNKNOWN, hold_s=0.0)
+        if self.keep is not Keep.ALL:
+            return ended
+        return replace(ended, keep=Keep.PREFIX, prefix_len=max(self.prefix_len, shared_len))
 
 
 NO_HINT = ReleaseHint()

@@ -182,7 +182,7 @@ class EmbeddedBackend:
         """See `Backend`."""
         if self._engine is not None:
             for call_id in call_ids:
-                self._engine.forget(ReqId(call_id))
+                self._engine.forget(ReqId(call_id), is_end=self._sends_hints)
 
     async def _start(self) -> None:
         if self._engine is None:

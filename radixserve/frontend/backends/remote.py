@@ -176,7 +176,8 @@ class RemoteBackend:
 
     async def _forget(self, call_ids: list[str]) -> None:
         try:
-            await self._http.post("/generate/forget", {"ids": call_ids})
+            body = {"ids": call_ids, "is_end": self._sends_hints}
+            await self._http.post("/generate/forget", body)
         except RadixServeError:
             return
 

@@ -16,5 +16,5 @@ async def post_forget(request: web.Request) -> web.Response:
     """Let go of calls that were kept to go on from; names that are unknown are ignored."""
     ignore_unknown = request.app[HTTP_CONFIG].unknown_fields == "ignore"
     body = parse_forget(await read_json(request), ignore_unknown=ignore_unknown)
-    count = request.app[FORKS].forget(caller_of(request).name, body.ids)
+    count = request.app[FORKS].forget(caller_of(request).name, body.ids, is_end=body.is_end)
     return web.Response(body=orjson.dumps({"forgotten": count}), content_type=JSON_TYPE)

@@ -218,6 +218,8 @@ class ForgetBody(RequestBody):
 
     ids: Annotated[list[Name], Field(max_length=MAX_FORGOTTEN, fail_fast=True)]
     """Names of the caller's own calls; others are ignored."""
+    is_end: bool = False
+    """Whether nobody will come back to their paths: what is theirs alone is evicted first."""
 
 
 def parse_forget(body: Any, *, ignore_unknown: bool = False) -> ForgetBody:

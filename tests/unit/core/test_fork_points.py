@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from radixserve.types import FinishReason, ReqId
+from radixserve.core.eviction.names import find_eviction_policy
+from radixserve.core.prefix_cache import PrefixCache
+from radixserve.types import FinishReason, Namespace, ReqId, pack_ids
 from tests.kit.builders import Rig
 
 if TYPE_CHECKING:
@@ -211,3 +213,60 @@ def test_a_leader_that_ended_and_is_kept_is_held_while_a_follower_copies_from_it
     rig.drain()
 
     rig.assert_all_as_if_alone()
+
+
+SHOTS = list(range(100, 116))
+
+
+def hinted_rig() -> Rig:
+    """Return a rig of 32 blocks of 4 whose cache listens to hints."""
+    make_index = find_eviction_policy("lru", num_blocks=32, block_size=4, hold_share=0.5)
+    cache = PrefixCache(num_blocks=32, block_size=4, make_index=make_index)
+    return Rig(num_blocks=32, cache=cache)
+
+
+def turns(rig: Rig, name: str, own: list[int]) -> list[int]:
+    """Run two turns behind the shots, each kept; return what the second one has read."""
+    tokens = kept_parent(rig, f"{name} 1", [*SHOTS, *own])
+    more = [*tokens, *MORE]
+    rig.add(f"{name} 2", more, fork_of=f"{name} 1", max_tokens=5, is_fork_point=True)
+    rig.drain()
+    return more
+
+
+def end(rig: Rig, name: str, *, is_end: bool = True) -> None:
+    for turn in (1, 2):
+        rig.scheduler.fork_points.forget(ReqId(f"{name} {turn}"), is_end=is_end)
+
+
+def cached_len(rig: Rig, tokens: list[int]) -> int:
+    """Return how much of a prompt the cache holds."""
+    return rig.cache.match(pack_ids(tokens), Namespace()).total_len
+
+
+def test_what_has_ended_goes_first_though_it_was_used_last() -> None:
+    rig = hinted_rig()
+    waiting = turns(rig, "waiting", [1, 2, 3, 4])
+    over = turns(rig, "over", [5, 6, 7, 8])
+    end(rig, "waiting", is_end=False)
+    end(rig, "over")
+
+    rig.cache.tree.evict(4)
+
+    assert cached_len(rig, over) == len(SHOTS)
+    assert cached_len(rig, waiting) > len(waiting) - 4
+
+
+def test_what_was_found_in_the_cache_is_spared_though_nobody_else_has_it_now() -> None:
+    rig = hinted_rig()
+    old = kept_parent(rig, "old 1", [*SHOTS, 9, 9, 9, 9])
+    end(rig, "old")
+    over = turns(rig, "over", [5, 6, 7, 8])
+    end(rig, "over")
+    other = kept_parent(rig, "other 1", [50, 51, 52, 53])
+    end(rig, "other", is_end=False)
+
+    rig.cache.tree.evict(rig.cache.tree.num_evictable_blocks - len(SHOTS) // 4 - 2)
+
+    assert cached_len(rig, over) == cached_len(rig, old) == len(SHOTS)
+    assert cached_len(rig, other) == 8

@@ -223,6 +223,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         kept = self.kept_names
         self.end(kept[pick % len(kept)])
 
+    @precondition(lambda self: len(self.rig.scheduler.fork_points) > 0)
+    @rule(pick=PICK)
+    def forget_for_good(self, pick: int) -> None:
+        kept = self.kept_names
+        self.rig.scheduler.fork_points.forget(kept[pick % len(kept)], is_end=True)
+
     @precondition(lambda self: self.rig.finals)
     @rule(pick=PICK, prompt=TOKENS, max_tokens=st.integers(1, 4), is_fork_point=st.booleans())
     def use_a_name_again(self, pick: int, prompt: Tokens, max_tokens: int, **fields: Any) -> None:
