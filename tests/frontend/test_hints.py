@@ -91,7 +91,13 @@ async def test_the_end_of_a_run_is_told(
     backend: EmbeddedBackend, monkeypatch: pytest.MonkeyPatch, way: str, sends_hints: bool
 ) -> None:
     told: list[bool] = []
-    monkeypatch.setattr(backend.engine, "forget", lambda name, *, is_end=False: told.append(is_end))
+    forget = backend.engine.forget
+
+    def spying(name: ReqId, *, is_end: bool = False) -> None:
+        told.append(is_end)
+        forget(name, is_end=is_end)
+
+    monkeypatch.setattr(backend.engine, "forget", spying)
     await run_on(backend, way, sends_hints=sends_hints)
     await until(lambda: len(told) >= 3)
     assert set(told) == {sends_hints}
