@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import radixserve
-from radixserve.cli import batch, chat, check, pull, replay, serve
+from radixserve.cli import batch, bench, chat, check, pull, replay, serve
 from radixserve.errors import BackendUnavailableError, ConfigError, RadixServeError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ examples:
   radixserve check                    find out why something does not work
   radixserve batch run questions.jsonl -o answers.jsonl
   radixserve replay trace.jsonl --blocks 1% 10%   how large must the cache be?
+  radixserve bench serve --dataset-name w1        how fast is the server that is running?
 
 'radixserve COMMAND --help' explains each one.
 """
@@ -55,7 +56,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {radixserve.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, batch, chat, pull, check, replay):
+    for command in (serve, batch, chat, pull, check, replay, bench):
         command.add_parser(commands)
     return parser
 

@@ -219,16 +219,11 @@ class EngineCore:
         self.scheduler.abort(req_id)
 
     def forget(self, req_id: ReqId, *, is_end: bool = False) -> None:
-        """Give a fork point up; a live request that has taken its name goes on.
-
-        Args:
-            is_end: Whether what it has computed is of no use to anybody any more, as far as known.
-        """
+        """Give a fork point up, as in `AsyncEngine`; a live request of its name goes on."""
         live = self._live.get(req_id)
-        if live is not None and not live.is_ended:
-            return
-        fork_points = self.scheduler.fork_points
-        self.scheduler.inbox.append(lambda: fork_points.forget(req_id, is_end=is_end))
+        if live is None or live.is_ended:
+            kept = self.scheduler.fork_points
+            self.scheduler.inbox.append(lambda: kept.forget(req_id, is_end=is_end))
 
     # -- the step ------------------------------------------------------------------------------
 

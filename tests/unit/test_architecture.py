@@ -48,6 +48,7 @@ LAYERS: dict[str, frozenset[str]] = {
     ),
     "server": frozenset({"", "batch", "config", "engine", "errors", "grammar", "text", "types"}),
     "batch": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
+    "bench": frozenset({"engine", "errors", "types"}),
     "replay": frozenset({"config", "core", "errors", "types"}),
     "frontend": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
 }
