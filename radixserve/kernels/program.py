@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from radixserve.kernels.native import extension, require
 
 if TYPE_CHECKING:
+    from radixserve.kernels.attention_plan import AttentionPlan
     from radixserve.kernels.packed_linear import PackedLinear
     from radixserve.kernels.view import View
 
@@ -100,6 +101,25 @@ class Program:
             v_pool: Like k_pool.
         """
         self.native.write_kv(k.native, v.native, slots.native, k_pool.native, v_pool.native)
+
+    def attention(
+        self, q: View, k_pool: View, v_pool: View, plan: AttentionPlan, out: View, scale: float
+    ) -> None:
+        """Record the attention of each row over its request, as `plan` has it when this runs.
+
+        `run` raises ValueError if another batch is planned: other rows, heads or blocks.
+
+        Args:
+            q: [cap, query heads, D]; D is a multiple of 8.
+            k_pool: [blocks, size, KV heads, D], float32 or bfloat16.
+            v_pool: Like k_pool.
+            plan: Set before each run.
+            out: Of q's shape.
+            scale: Factor on the scores.
+        """
+        self.native.attention(
+            q.native, k_pool.native, v_pool.native, plan.native, out.native, scale
+        )
 
     def run(self, rows: int) -> None:
         """Do everything that is recorded, in order, for the first `rows` rows.

@@ -1,0 +1,65 @@
+// What one thread needs beside its results while it works on an item.
+#pragma once
+
+#include "attention.h"
+#include "attention_schedule.h"
+#include "simd.h"
+
+namespace rs::RS_VARIANT {
+
+// Floats of an accumulated row: head_dim in whole vectors.
+RS_INLINE int64_t acc_width(int32_t head_dim) { return (head_dim + W - 1) / W * W; }
+
+struct Scratch {
+  float* keys;    // [kChunk / W][head_dim][W]
+  float* values;  // [acc_width / W][kChunk][W]
+  float* scores;  // [max_lines][kChunk]
+  float* q;       // [max_walk_lines][head_dim], scaled
+  float* zeros;   // [head_dim], zeros
+  float *acc, *m, *l;                    // partial results of max_lines
+  float *state_acc, *state_m, *state_l;  // merged results of max_walk_lines
+  int32_t* visible;                      // [max_lines]
+  int64_t* offsets[2];                   // [kChunk], of this chunk and of the next
+};
+
+// Deals out memory in pieces that begin at multiples of 64 bytes; without memory it only counts.
+class Pieces {
+ public:
+  explicit Pieces(void* memory) : memory_(static_cast<char*>(memory)) {}
+  template <class T>
+  void take(T*& piece, int64_t count) {
+    if (memory_ != nullptr) piece = reinterpret_cast<T*>(memory_ + taken_);
+    taken_ += (count * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  char* memory_;
+  int64_t taken_ = 0;
+};
+
+// Lays the scratch out and returns its size in bytes.
+RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scratch) {
+  const int64_t dim = call.head_dim, width = acc_width(call.head_dim);
+  const int64_t lines = call.schedule->max_lines, walk_lines = call.schedule->max_walk_lines;
+  Pieces pieces(memory);
+  pieces.take(scratch.keys, kChunk * dim);
+  pieces.take(scratch.values, kChunk * width);
+  pieces.take(scratch.scores, lines * kChunk);
+  pieces.take(scratch.q, walk_lines * dim);
+  pieces.take(scratch.zeros, dim);
+  pieces.take(scratch.acc, lines * width);
+  pieces.take(scratch.m, lines);
+  pieces.take(scratch.l, lines);
+  pieces.take(scratch.state_acc, walk_lines * width);
+  pieces.take(scratch.state_m, walk_lines);
+  pieces.take(scratch.state_l, walk_lines);
+  pieces.take(scratch.visible, lines);
+  pieces.take(scratch.offsets[0], kChunk);
+  pieces.take(scratch.offsets[1], kChunk);
+  if (memory != nullptr)
+    for (int64_t d = 0; d < dim; ++d) scratch.zeros[d] = 0.0f;
+  return pieces.taken();
+}
+
+}  // namespace rs::RS_VARIANT
