@@ -41,3 +41,19 @@ def set_num_threads(n: int) -> None:
     """
     require()
     extension.set_num_threads(n)
+
+
+def measure_read_bandwidth(num_bytes: int = 256 << 20) -> float:
+    """Return how fast all threads together read memory in order, in bytes a second.
+
+    Args:
+        num_bytes: How much is read; several times the last cache.
+    """
+    require()
+    return extension.measure_read_bandwidth(num_bytes)
+
+
+def measure_peak_flops() -> float:
+    """Return the multiply-adds of all threads on registers, in operations (two each) a second."""
+    require()
+    return extension.measure_peak_flops()

@@ -18,4 +18,6 @@ struct Array {
   View view;
 };
 
+void bind_attention(nanobind::module_& m, nanobind::class_<Program>& program);
+
 }  // namespace rs

@@ -9,6 +9,7 @@
 
 #include "argmax.h"
 #include "bindings.h"
+#include "limits.h"
 #include "ops.h"
 #include "packed_linear.h"
 #include "threads.h"
@@ -62,6 +63,8 @@ void bind_machine(nb::module_& m) {
   m.def("set_variant", set_variant, "name"_a);
   m.def("num_threads", num_threads);
   m.def("set_num_threads", set_num_threads, "n"_a, NoGil());
+  m.def("measure_read_bandwidth", measure_read_bandwidth, "num_bytes"_a, NoGil());
+  m.def("measure_peak_flops", measure_peak_flops, NoGil());
   m.def(
       "argmax",
       [](const Array& logits, int64_t rows, int64_t limit, const Array& out_ids,
@@ -166,4 +169,5 @@ NB_MODULE(_native, m) {
   bind_arrays(m);
   nb::class_<Program> program(m, "Program");
   bind_program(program);
+  bind_attention(m, program);
 }

@@ -10,10 +10,11 @@ namespace rs {
   extern const MatmulKernels matmul_kernels;           \
   extern const ElementwiseKernels elementwise_kernels; \
   extern const AttentionKernels attention_kernels;     \
+  extern const LimitsKernels limits_kernels;           \
   }
-#define RS_TABLES(name)                                                          \
+#define RS_TABLES(name)                                                       \
   .matmul = &name::matmul_kernels, .elementwise = &name::elementwise_kernels, \
-  .attention = &name::attention_kernels
+  .attention = &name::attention_kernels, .limits = &name::limits_kernels
 
 RS_DECLARE_TABLES(scalar)
 RS_DECLARE_TABLES(wide)

@@ -14,6 +14,7 @@ namespace rs {
 struct MatmulKernels;
 struct ElementwiseKernels;
 struct AttentionKernels;
+struct LimitsKernels;
 
 struct Variant {
   const char* name;
@@ -21,6 +22,7 @@ struct Variant {
   const MatmulKernels* matmul;
   const ElementwiseKernels* elementwise;
   const AttentionKernels* attention;
+  const LimitsKernels* limits;
 };
 
 // The one in use; the best that this machine can run unless another was chosen.
