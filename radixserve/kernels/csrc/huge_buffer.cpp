@@ -9,11 +9,22 @@
 namespace rs {
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
+[[maybe_unused]] constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+[[maybe_unused]] size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
+
+#if defined(__SANITIZE_ADDRESS__)
+
+// The sanitizer watches the ends of what comes from the heap, not of what is mapped.
+HugeBuffer::HugeBuffer(size_t num_bytes) : num_bytes_(num_bytes), mapped_bytes_(num_bytes) {
+  data_ = new (std::align_val_t{64}) std::byte[num_bytes]();
+}
+
+HugeBuffer::~HugeBuffer() { ::operator delete[](data_, std::align_val_t{64}); }
+
+#else
 
 HugeBuffer::HugeBuffer(size_t num_bytes) : num_bytes_(num_bytes) {
   if (num_bytes == 0) return;
@@ -37,5 +48,7 @@ HugeBuffer::HugeBuffer(size_t num_bytes) : num_bytes_(num_bytes) {
 HugeBuffer::~HugeBuffer() {
   if (data_ != nullptr) munmap(data_, mapped_bytes_);
 }
+
+#endif
 
 }  // namespace rs
