@@ -40,6 +40,7 @@ LAYERS: dict[str, frozenset[str]] = {
             "core",
             "errors",
             "grammar",
+            "kernels",
             "models",
             "runtime",
             "text",
