@@ -12,7 +12,10 @@ where the extension was not built: `is_available` tells.
 """
 
 from radixserve.kernels.argmax import argmax
+from radixserve.kernels.attention_plan import AttentionPlan
 from radixserve.kernels.machine import (
+    measure_peak_flops,
+    measure_read_bandwidth,
     num_threads,
     set_num_threads,
     set_variant,
@@ -25,11 +28,14 @@ from radixserve.kernels.program import Program
 from radixserve.kernels.view import View
 
 __all__ = [
+    "AttentionPlan",
     "PackedLinear",
     "Program",
     "View",
     "argmax",
     "is_available",
+    "measure_peak_flops",
+    "measure_read_bandwidth",
     "num_threads",
     "set_num_threads",
     "set_variant",

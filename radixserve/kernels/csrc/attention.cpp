@@ -120,8 +120,8 @@ void run_attention(AttentionCall call, AttentionPlan& plan, DType pool_dtype) {
   const Schedule& schedule = plan.schedule();
   const AttentionKernels& kernels = *variant().attention;
   const AttentionItems& items = pool_dtype == DType::bfloat16 ? kernels.bfloat16 : kernels.float32;
-  call.partials = plan.partials(schedule.num_partials * kernels.partial_floats(call.head_dim));
-  const int64_t bytes = kernels.scratch_bytes(call);
+  call.partials = plan.partials(schedule.num_partials * items.partial_floats(call.head_dim));
+  const int64_t bytes = items.scratch_bytes(call);
   if (schedule.num_stored > 0)
     parallel_for(schedule.num_stored, [&](int64_t item) {
       items.store(call, item, t_scratch.at_least(bytes));

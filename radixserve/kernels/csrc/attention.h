@@ -29,13 +29,13 @@ struct AttentionCall {
 // One table for each dtype of the pools. A kernel finds its scratch at an address that is a
 // multiple of 64; what it holds does not matter.
 struct AttentionItems {
+  int64_t (*scratch_bytes)(const AttentionCall& call);
+  int64_t (*partial_floats)(int32_t head_dim);
   void (*store)(const AttentionCall& call, int64_t item, void* scratch);
   void (*walk)(const AttentionCall& call, int64_t item, void* scratch);
 };
 
 struct AttentionKernels {
-  int64_t (*scratch_bytes)(const AttentionCall& call);
-  int64_t (*partial_floats)(int32_t head_dim);
   AttentionItems float32, bfloat16;
 };
 

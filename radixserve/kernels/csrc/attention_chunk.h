@@ -9,6 +9,7 @@
 #include "attention_product.h"
 #include "attention_schedule.h"
 #include "attention_scratch.h"
+#include "attention_softmax.h"
 #include "simd.h"
 
 namespace rs::RS_VARIANT {
@@ -32,124 +33,113 @@ struct Lines {
 
 // Partial results, a line each.
 struct Partials {
-  float* acc;  // of acc_width floats
+  float* acc;  // of acc_width floats, in units of the pool's dtype
   float* m;
   float* l;
 };
 
-RS_INLINE int num_vectors(int count) { return (count + W - 1) / W; }
+RS_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-// Asks for the rows of a chunk that is needed next, tokens [begin, end).
-template <class T>
-RS_INLINE void prefetch(const ChunkKV<T>* next, const T* base, int begin, int end, int head_dim) {
-  constexpr int line = 64 / sizeof(T);
-  for (int i = begin; i < end && i < next->count; ++i)
-    for (int d = 0; d < head_dim; d += line)
-      __builtin_prefetch(base + next->offsets[i] + d, 0, 2);
-}
+// Vectors of columns that are reshaped before all lines are multiplied with them: few enough to
+// stay in the first cache, enough for as many sums at once as `product_rows` makes.
+RS_INLINE int columns_a_pass(const Lines& lines) { return lines.count <= 3 ? 4 : 2; }
 
-// Tokens beyond `count` become zero rows: what lies there may be another request's, or NaN.
+// Tokens [first, first + W) as one vector of columns. Tokens beyond `count` become zeros: what lies
+// there may be another request's, or NaN. Meanwhile asks for the next chunk's, elements [0, end).
 template <class T>
-void pack_keys(const ChunkKV<T>& kv, const ChunkKV<T>* next, int head_dim, Scratch& scratch) {
+RS_INLINE void pack_keys(const ChunkKV<T>& kv, const Wanted<T>& wanted, int end, int first,
+                         int head_dim, const float* zeros, float* column) {
   const T* rows[W];
-  for (int first = 0; first < kv.count; first += W) {
-    for (int i = 0; i < W; ++i)
-      rows[i] = first + i < kv.count ? kv.k + kv.offsets[first + i]
-                                     : reinterpret_cast<const T*>(scratch.zeros);
-    if (next != nullptr) {
-      prefetch(next, next->k, first, first + W, head_dim);
-      prefetch(next, next->v, first, first + W, head_dim);
-    }
-    transpose(rows, head_dim, scratch.keys + static_cast<int64_t>(first) * head_dim);
+  for (int i = 0; i < W; ++i) {
+    rows[i] = first + i < kv.count ? kv.k + kv.offsets[first + i]
+                                   : reinterpret_cast<const T*>(zeros);
+    Wanted<T>::prefetch(wanted, first + i, 0, end);
+  }
+  transpose(rows, head_dim, column);
+}
+
+// The unit of V that begins with `column`, as vectors of columns.
+template <class T>
+RS_INLINE void pack_values(const ChunkKV<T>& kv, int column, int head_dim, float* packed) {
+  const int d = column * W;
+  for (int i = 0; i < kv.count; ++i) {
+    F32 unit[kUnit<T>];
+    load_unit_n(kv.v + kv.offsets[i] + d, head_dim - d, unit);
+    for (int u = 0; u < kUnit<T>; ++u) store(packed + (u * kChunk + i) * W, unit[u]);
   }
 }
 
 template <class T>
-void pack_values(const ChunkKV<T>& kv, int head_dim, Scratch& scratch) {
-  for (int column = 0; column < num_vectors(head_dim); ++column) {
-    float* const packed = scratch.values + static_cast<int64_t>(column) * kChunk * W;
-    const int64_t d = static_cast<int64_t>(column) * W;
-    const int64_t n = head_dim - d < W ? head_dim - d : W;
-    for (int i = 0; i < kv.count; ++i)
-      store(packed + i * W, load_n_element(kv.v + kv.offsets[i] + d, n));
-  }
-}
-
-RS_INLINE int rows_at(const Lines& lines, int first) {
-  const int left = lines.count - first;
-  return left < kMaxRows ? left : kMaxRows;
-}
-
-// Column vectors outside, lines inside: a pair of vectors stays in the first cache for all lines.
-RS_INLINE int columns_a_pass(const Lines& lines, int all) { return lines.count <= kMaxRows ? all : 2; }
-
-RS_INLINE void compute_scores(const Lines& lines, int head_dim, Scratch& scratch) {
-  const PackedColumns keys{scratch.keys, head_dim};
+RS_INLINE void compute_scores(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines,
+                              int head_dim, Scratch& scratch) {
   const int num_columns = num_vectors(lines.visible[lines.count - 1]);
-  const int pass = columns_a_pass(lines, num_columns);
-  for (int column = 0; column < num_columns; column += pass) {
-    const int end_column = column + pass < num_columns ? column + pass : num_columns;
-    for (int line = 0; line < lines.count; line += kMaxRows)
-      product_few({lines.q + static_cast<int64_t>(line) * head_dim, head_dim}, rows_at(lines, line),
-                  keys, column, end_column, 0, head_dim,
-                  {scratch.scores + static_cast<int64_t>(line) * kChunk, kChunk});
+  const int pass = columns_a_pass(lines);
+  const bool are_few = lines.count <= kMaxRows;
+  const Wanted<T> wanted{next.k, next.offsets};
+  constexpr int line = Wanted<T>::line;
+  const int packing_end = are_few ? (head_dim / 2 + line - 1) / line * line : head_dim;
+  for (int first = 0; first < num_columns; first += pass) {
+    const int count = smaller(pass, num_columns - first);
+    for (int i = 0; i < count; ++i)
+      pack_keys(kv, wanted, packing_end, (first + i) * W, head_dim, scratch.zeros,
+                scratch.columns + static_cast<int64_t>(i) * head_dim * W);
+    const PackedColumns keys{scratch.columns, head_dim};
+    float* const scores = scratch.scores + first * W;
+    if (are_few) {
+      const KeyColumns<T> columns{keys, wanted, first * W, packing_end, head_dim};
+      product_few({lines.q, head_dim}, lines.count, columns, 0, count, 0, head_dim,
+                  {scores, kChunk});
+      continue;
+    }
+    for (int row = 0; row < lines.count; row += kMaxRows)
+      product_few({lines.q + static_cast<int64_t>(row) * head_dim, head_dim},
+                  smaller(kMaxRows, lines.count - row), keys, 0, count, 0, head_dim,
+                  {scores + static_cast<int64_t>(row) * kChunk, kChunk});
   }
 }
 
-// Turns a line's scores into p; tokens that it does not see get p = 0.
-RS_INLINE void soften(float* scores, int visible, float* m, float* l) {
-  const int columns = num_vectors(visible);
-  for (int i = visible; i < columns * W; ++i) scores[i] = -INFINITY;
-  F32 most = load(scores);
-  for (int c = 1; c < columns; ++c) most = max(load(scores + c * W), most);
-  *m = reduce_max(most);
-  // Where every score is -inf, so that e^(-inf - 0) is 0 and the line's l tells of it.
-  const F32 shift = set1(*m == -INFINITY ? 0.0f : *m);
-  F32 sum = zero();
-  for (int c = 0; c < columns; ++c) {
-    const F32 p = exp(load(scores + c * W) - shift);
-    store(scores + c * W, p);
-    sum += p;
-  }
-  *l = reduce_add(sum);
-}
-
-// acc = p V. A line's sum ends with the last token that it sees, so that a NaN in a later token's
-// V cannot reach it: 0 * NaN is NaN.
+// acc = p V for vectors of columns [column, end_column); the result's columns begin at `acc`.
+//
+// A line's sum ends with the last token that it sees, so that a NaN in a later token's V cannot
+// reach it: 0 * NaN is NaN.
 template <class Columns>
-RS_INLINE void sum_values(const Lines& lines, const Columns& values, int head_dim, Scratch& scratch,
-                          float* acc) {
-  const int num_columns = num_vectors(head_dim), pass = columns_a_pass(lines, num_columns);
-  const int64_t width = static_cast<int64_t>(num_columns) * W;
-  for (int column = 0; column < num_columns; column += pass) {
-    const int end_column = column + pass < num_columns ? column + pass : num_columns;
-    for (int line = 0; line < lines.count; line += kMaxRows)
-      product_few({scratch.scores + static_cast<int64_t>(line) * kChunk, kChunk},
-                  rows_at(lines, line), values, column, end_column, 0, lines.visible[line],
-                  {acc + line * width, width});
-  }
-  for (int line = 0; line < lines.count; ++line) {
-    const int seen_together = lines.visible[line / kMaxRows * kMaxRows];
-    if (lines.visible[line] > seen_together)
-      product_few({scratch.scores + static_cast<int64_t>(line) * kChunk, kChunk}, 1, values, 0,
-                  num_columns, seen_together, lines.visible[line], {acc + line * width, width});
+RS_INLINE void sum_values(const Lines& lines, const Columns& values, int num_columns,
+                          const float* scores, Sums sums) {
+  for (int first = 0; first < lines.count; first += kMaxRows) {
+    const int count = smaller(kMaxRows, lines.count - first);
+    const Rows rows{scores + static_cast<int64_t>(first) * kChunk, kChunk};
+    const Sums tile{sums.data + first * sums.stride, sums.stride};
+    const int seen_by_all = lines.visible[first];
+    product_few(rows, count, values, 0, num_columns, 0, seen_by_all, tile);
+    for (int i = 1; i < count; ++i)
+      if (const int seen = lines.visible[first + i]; seen > seen_by_all)
+        product_few({rows.data + i * kChunk, kChunk}, 1, values, 0, num_columns, seen_by_all, seen,
+                    {tile.data + i * sums.stride, sums.stride});
   }
 }
 
-// Computes the partial results of all lines. Meanwhile asks for the chunk that comes next, if any.
+// Computes the partial results of all lines. Meanwhile asks for the chunk that comes next, which
+// may be the same one again; its offsets are valid for all of kChunk tokens.
 template <class T>
-void attend_chunk(const ChunkKV<T>& kv, const ChunkKV<T>* next, const Lines& lines, int head_dim,
+void attend_chunk(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines, int head_dim,
                   Scratch& scratch, const Partials& out) {
-  pack_keys(kv, next, head_dim, scratch);
-  compute_scores(lines, head_dim, scratch);
-  for (int line = 0; line < lines.count; ++line)
-    soften(scratch.scores + static_cast<int64_t>(line) * kChunk, lines.visible[line], out.m + line,
-           out.l + line);
-  if (lines.count <= kMaxRows && head_dim % W == 0) {
-    sum_values(lines, PoolColumns<T>{kv.v, kv.offsets}, head_dim, scratch, out.acc);
-  } else {
-    pack_values(kv, head_dim, scratch);
-    sum_values(lines, PackedColumns{scratch.values, kChunk}, head_dim, scratch, out.acc);
+  compute_scores(kv, next, lines, head_dim, scratch);
+  float* const scores = scratch.scores;
+  for (int64_t line = 0; line < lines.count; ++line)
+    out.m[line] = find_largest(scores + line * kChunk, lines.visible[line]);
+  for (int64_t line = 0; line < lines.count; ++line)
+    out.l[line] = weigh(scores + line * kChunk, lines.visible[line], out.m[line]);
+  const int64_t width = acc_width<T>(head_dim);
+  const auto num_columns = static_cast<int>(width / W);
+  if (lines.count <= kMaxRows && head_dim == width)
+    return sum_values(lines, PoolColumns<T>{kv.v, kv.offsets, {next.v, next.offsets}},
+                      num_columns, scores, {out.acc, width});
+  for (int column = 0; column < num_columns; column += 2) {
+    const int count = smaller(2, num_columns - column);
+    for (int i = 0; i < count; i += kUnit<T>)
+      pack_values(kv, column + i, head_dim, scratch.columns + i * kChunk * W);
+    sum_values(lines, PackedColumns{scratch.columns, kChunk}, count, scores,
+               {out.acc + column * W, width});
   }
 }
 

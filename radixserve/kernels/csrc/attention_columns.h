@@ -9,29 +9,120 @@
 
 #include "simd.h"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace rs::RS_VARIANT {
 
-RS_INLINE F32 load_element(const float* p) { return load(p); }
-RS_INLINE F32 load_element(const uint16_t* p) { return load_bf16(p); }
-RS_INLINE F32 load_n_element(const float* p, int64_t n) { return load_n(p, n); }
-RS_INLINE F32 load_n_element(const uint16_t* p, int64_t n) { return load_n_bf16(p, n); }
+// Vectors that a load from a pool gives. Two of bfloat16, those at even places and those at odd
+// ones, which is quicker than to widen them in order: accumulated rows are kept in this order and
+// are put right at the end.
+template <class T>
+constexpr int kUnit = 1;
+template <>
+inline constexpr int kUnit<uint16_t> = 2;
+
+RS_INLINE void load_unit(const float* p, F32* unit) { unit[0] = load(p); }
+RS_INLINE void load_unit(const uint16_t* p, F32* unit) {
+  U32 pairs;
+  std::memcpy(&pairs, p, sizeof pairs);
+  unit[0] = (F32)(pairs << 16);
+  unit[1] = (F32)(pairs & 0xffff0000u);
+}
+
+// The first n elements of a unit, zeros behind them.
+template <class T>
+RS_INLINE void load_unit_n(const T* p, int n, F32* unit) {
+  if (n >= kUnit<T> * W) return load_unit(p, unit);
+  T elements[kUnit<T> * W] = {};
+  for (int i = 0; i < n; ++i) elements[i] = p[i];
+  load_unit(elements, unit);
+}
+
+// Writes the first n elements of a unit in their right order.
+template <class T>
+RS_INLINE void store_unit_n(float* p, const F32* unit, int n) {
+  if constexpr (kUnit<T> == 1) {
+    store_n(p, unit[0], n < W ? n : W);
+  } else {
+    for (int i = 0; i < n && i < 2 * W; ++i) p[i] = unit[i % 2][i / 2];
+  }
+}
 
 // Column vectors one after the other, each [depth][W].
 struct PackedColumns {
+  static constexpr int unit = 1;
   const float* data;
   int64_t depth;
-  RS_INLINE F32 at(const PackedColumns& columns, int64_t row, int column) {
-    return load(columns.data + (column * columns.depth + row) * W);
+  RS_INLINE void at(const PackedColumns& columns, int64_t row, int column, F32* vectors) {
+    vectors[0] = load(columns.data + (column * columns.depth + row) * W);
+  }
+  template <int num_vectors>
+  RS_INLINE void prefetch(const PackedColumns&, int64_t, int) {}
+};
+
+// Rows of a pool that will be needed next. They are asked for little by little, beside the products:
+// a core has room for few lines on their way from memory, and whatever else misses the first cache
+// waits for that room.
+template <class T>
+struct Wanted {
+  static constexpr int line = 64 / sizeof(T);
+  const T* base;
+  const int64_t* offsets;
+
+  // Elements [begin, end) of a row.
+  RS_INLINE void prefetch(const Wanted& wanted, int64_t row, int begin, int end) {
+    const T* const start = wanted.base + wanted.offsets[row];
+    for (int d = begin; d < end; d += line) __builtin_prefetch(start + d, 0, 2);
   }
 };
 
-// Rows wherever they lie in a pool, in the pool's own dtype.
+// Packed columns of K, for few lines. While num_vectors of them are multiplied with, their tokens'
+// wanted rows from element `begin` on are asked for, evenly over the depth if that is two lines of
+// each row's four; `token` is the first vector's first.
+template <class T>
+struct KeyColumns {
+  static constexpr int unit = 1;
+  PackedColumns packed;
+  Wanted<T> wanted;
+  int token, begin, end;
+
+  RS_INLINE void at(const KeyColumns& columns, int64_t row, int column, F32* vectors) {
+    PackedColumns::at(columns.packed, row, column, vectors);
+  }
+  template <int num_vectors>
+  RS_INLINE void prefetch(const KeyColumns& columns, int64_t k, int column) {
+    constexpr unsigned tokens = num_vectors * W, size = sizeof(T);
+    constexpr unsigned every = tokens * size < 128 ? 128 / (tokens * size) : 1;
+    constexpr unsigned lines = tokens * size > 128 ? tokens * size / 128 : 1;
+    const auto depth = static_cast<unsigned>(k);
+    if (depth % every) return;
+    for (unsigned i = 0; i < lines; ++i) {
+      const unsigned step = depth / every * lines + i;
+      const int d = columns.begin + static_cast<int>(step / tokens) * Wanted<T>::line;
+      if (d >= columns.end) continue;
+      const int64_t token = columns.token + column * W + step % tokens;
+      __builtin_prefetch(columns.wanted.base + columns.wanted.offsets[token] + d, 0, 2);
+    }
+  }
+};
+
+// Rows of V wherever they lie in a pool, in the pool's own dtype. While they are read, as much of
+// the wanted rows is asked for.
 template <class T>
 struct PoolColumns {
+  static constexpr int unit = kUnit<T>;
   const T* base;
   const int64_t* offsets;
-  RS_INLINE F32 at(const PoolColumns& columns, int64_t row, int column) {
-    return load_element(columns.base + columns.offsets[row] + column * W);
+  Wanted<T> wanted;
+
+  RS_INLINE void at(const PoolColumns& columns, int64_t row, int column, F32* vectors) {
+    load_unit(columns.base + columns.offsets[row] + column * W, vectors);
+  }
+  template <int num_vectors>
+  RS_INLINE void prefetch(const PoolColumns& columns, int64_t row, int column) {
+    Wanted<T>::prefetch(columns.wanted, row, column * W, (column + num_vectors) * W);
   }
 };
 
@@ -53,7 +144,11 @@ using Lanes2 = uint32_t __attribute__((vector_size(32)));
 using Lanes4 = uint32_t __attribute__((vector_size(64)));
 
 RS_INLINE Lanes2 join(Lane a, Lane b) {
+#if defined(__AVX2__)  // told plainly, GCC reads b straight from memory
+  return (Lanes2)_mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)a), (__m128i)b, 1);
+#else
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+#endif
 }
 RS_INLINE Lanes4 join(Lanes2 a, Lanes2 b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

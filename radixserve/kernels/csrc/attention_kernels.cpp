@@ -13,8 +13,8 @@ template <class T>
 class Item {
  public:
   Item(const AttentionCall& call, void* memory)
-      : call_(call), schedule_(*call.schedule), width_(acc_width(call.head_dim)) {
-    lay_out(call, memory, scratch_);
+      : call_(call), schedule_(*call.schedule), width_(acc_width<T>(call.head_dim)) {
+    lay_out<T>(call, memory, scratch_);
   }
 
   void store_partials(const StoredItem& item);
@@ -66,6 +66,7 @@ int Item<T>::find_tokens(int32_t req, int32_t chunk, int64_t* offsets) const {
     for (; in_block < size && i < count; ++in_block, ++i, offset += call_.token_stride)
       offsets[i] = offset;
   }
+  for (int i = count; i < kChunk; ++i) offsets[i] = 0;  // never read, but asked for in advance
   return count;
 }
 
@@ -92,7 +93,7 @@ void Item<T>::store_partials(const StoredItem& item) {
     }
     for (int32_t line = 0; line < num_lines; ++line) scratch_.visible[line] = count;
     const ChunkKV<T> kv = head_of(scratch_.offsets[0], count, head);
-    attend_chunk<T>(kv, nullptr, {scratch_.q, scratch_.visible, num_lines}, call_.head_dim,
+    attend_chunk<T>(kv, kv, {scratch_.q, scratch_.visible, num_lines}, call_.head_dim,
                     scratch_, partials());
     int32_t line = 0;
     for (int32_t m = item.first_member; m < item.end_member; ++m) {
@@ -166,10 +167,11 @@ void Item<T>::compute_chunk(const WalkItem& item, int32_t chunk, int count, int 
   for (int32_t head = item.first_head; head < item.end_head; ++head) {
     const bool is_last = head + 1 == item.end_head;
     const ChunkKV<T> kv = head_of(scratch_.offsets[0], count < most ? count : most, head);
-    const ChunkKV<T> next = is_last ? head_of(scratch_.offsets[1], next_count, item.first_head)
-                                    : head_of(scratch_.offsets[0], kv.count, head + 1);
+    const ChunkKV<T> next = !is_last         ? head_of(scratch_.offsets[0], kv.count, head + 1)
+                            : next_count > 0 ? head_of(scratch_.offsets[1], next_count, item.first_head)
+                                             : kv;
     const int64_t line = static_cast<int64_t>(head - item.first_head) * lines + first;
-    attend_chunk<T>(kv, next.count > 0 ? &next : nullptr,
+    attend_chunk<T>(kv, next,
                     {scratch_.q + line * call_.head_dim, scratch_.visible + first, lines - first},
                     call_.head_dim, scratch_, partials());
     for (int32_t i = 0; i < lines - first; ++i)
@@ -201,7 +203,7 @@ void Item<T>::finish_walk(const WalkItem& item) {
       for (int32_t i = 0; i < group; ++i, ++line) {
         float* const row = call_.out + (first + token) * call_.out_token_stride +
                            (head * group + i) * call_.out_head_stride;
-        finish_line(state(), line, width_, call_.head_dim, row);
+        finish_line<T>(state(), line, width_, call_.head_dim, row);
       }
 }
 
@@ -215,20 +217,30 @@ void walk_item(const AttentionCall& call, int64_t item, void* scratch) {
   Item<T>(call, scratch).walk(call.schedule->walks[item]);
 }
 
+template <class T>
 int64_t scratch_bytes(const AttentionCall& call) {
   Scratch scratch{};
-  return lay_out(call, nullptr, scratch);
+  return lay_out<T>(call, nullptr, scratch);
 }
 
-int64_t partial_floats(int32_t head_dim) { return acc_width(head_dim) + 2; }
+template <class T>
+int64_t partial_floats(int32_t head_dim) {
+  return acc_width<T>(head_dim) + 2;
+}
+
+template <class T>
+constexpr AttentionItems kItems = {
+    .scratch_bytes = scratch_bytes<T>,
+    .partial_floats = partial_floats<T>,
+    .store = store_item<T>,
+    .walk = walk_item<T>,
+};
 
 }  // namespace
 
 extern const AttentionKernels attention_kernels = {
-    .scratch_bytes = scratch_bytes,
-    .partial_floats = partial_floats,
-    .float32 = {store_item<float>, walk_item<float>},
-    .bfloat16 = {store_item<uint16_t>, walk_item<uint16_t>},
+    .float32 = kItems<float>,
+    .bfloat16 = kItems<uint16_t>,
 };
 
 }  // namespace rs::RS_VARIANT

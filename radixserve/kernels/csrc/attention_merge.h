@@ -21,7 +21,8 @@ RS_INLINE void merge_line(const Partials& state, int64_t line, int64_t width, fl
   // Written so that a NaN stays: it is in l, too, and need not be kept in m.
   const float most = m > before ? m : before;
   const float shift = most == -INFINITY ? 0.0f : most;
-  const F32 scale = exp(set1(before - shift)), part = exp(set1(m - shift));
+  const F32 scale = exp_of_negative(set1(before - shift));
+  const F32 part = exp_of_negative(set1(m - shift));
   state.m[line] = most;
   state.l[line] = fma(set1(state.l[line]), scale, set1(l) * part)[0];
   float* const sum = state.acc + line * width;
@@ -30,12 +31,15 @@ RS_INLINE void merge_line(const Partials& state, int64_t line, int64_t width, fl
 }
 
 // out = acc / l, NaN where the line's scores were all -inf or one of them NaN.
-RS_INLINE void finish_line(const Partials& state, int64_t line, int64_t width, int64_t head_dim,
+template <class T>
+RS_INLINE void finish_line(const Partials& state, int64_t line, int64_t width, int head_dim,
                            float* out) {
   const F32 sum = set1(state.l[line]);
-  for (int64_t d = 0; d < head_dim; d += W) {
-    const int64_t n = head_dim - d < W ? head_dim - d : W;
-    store_n(out + d, load(state.acc + line * width + d) / sum, n);
+  const float* const acc = state.acc + line * width;
+  for (int d = 0; d < head_dim; d += kUnit<T> * W) {
+    F32 unit[kUnit<T>];
+    for (int u = 0; u < kUnit<T>; ++u) unit[u] = load(acc + d + u * W) / sum;
+    store_unit_n<T>(out + d, unit, head_dim - d);
   }
 }
 

@@ -31,19 +31,27 @@ RS_INLINE void product_tile(Rows rows, const Columns& columns, int column, int b
     for (int c = 0; c < num_vectors; ++c)
       acc[r][c] = begin == 0 ? zero() : load(sums.data + r * sums.stride + (column + c) * W);
   for (int64_t k = begin; k < end; ++k) {
+    Columns::template prefetch<num_vectors>(columns, k, column);
     if constexpr (num_rows > num_vectors) {
       F32 right[num_vectors];
-      for (int c = 0; c < num_vectors; ++c) right[c] = Columns::at(columns, k, column + c);
+      for (int c = 0; c < num_vectors; c += Columns::unit)
+        Columns::at(columns, k, column + c, right + c);
       for (int r = 0; r < num_rows; ++r) {
         const F32 left = set1(rows.data[r * rows.stride + k]);
         for (int c = 0; c < num_vectors; ++c) acc[r][c] = fma(left, right[c], acc[r][c]);
       }
     } else {
-      F32 left[num_rows];
-      for (int r = 0; r < num_rows; ++r) left[r] = set1(rows.data[r * rows.stride + k]);
-      for (int c = 0; c < num_vectors; ++c) {
-        const F32 right = Columns::at(columns, k, column + c);
-        for (int r = 0; r < num_rows; ++r) acc[r][c] = fma(left[r], right, acc[r][c]);
+      for (int c = 0; c < num_vectors; c += Columns::unit) {
+        F32 right[Columns::unit];
+        Columns::at(columns, k, column + c, right);
+        const float* left_rows = rows.data + k;
+        // With a unit of two there is no register left to keep the left values in: make the
+        // compiler load them again rather than keep a sum in memory.
+        if constexpr (Columns::unit > 1) asm volatile("" : "+r"(left_rows));
+        for (int r = 0; r < num_rows; ++r) {
+          const F32 left = set1(left_rows[r * rows.stride]);
+          for (int u = 0; u < Columns::unit; ++u) acc[r][c + u] = fma(left, right[u], acc[r][c + u]);
+        }
       }
     }
   }
@@ -66,7 +74,8 @@ void product_rows(Rows rows, const Columns& columns, int column, int end_column,
   if constexpr (most > 2)
     for (; end_column - column >= 2; column += 2)
       product_tile<num_rows, 2>(rows, columns, column, begin, end, sums);
-  if (column < end_column) product_tile<num_rows, 1>(rows, columns, column, begin, end, sums);
+  if constexpr (Columns::unit == 1)
+    if (column < end_column) product_tile<num_rows, 1>(rows, columns, column, begin, end, sums);
 }
 
 // At most kMaxRows rows.

@@ -2,17 +2,21 @@
 #pragma once
 
 #include "attention.h"
+#include "attention_columns.h"
 #include "attention_schedule.h"
 #include "simd.h"
 
 namespace rs::RS_VARIANT {
 
-// Floats of an accumulated row: head_dim in whole vectors.
-RS_INLINE int64_t acc_width(int32_t head_dim) { return (head_dim + W - 1) / W * W; }
+// Floats of an accumulated row: head_dim in whole units.
+template <class T>
+RS_INLINE int64_t acc_width(int32_t head_dim) {
+  constexpr int unit = kUnit<T> * W;
+  return (head_dim + unit - 1) / unit * unit;
+}
 
 struct Scratch {
-  float* keys;    // [kChunk / W][head_dim][W]
-  float* values;  // [acc_width / W][kChunk][W]
+  float* columns;  // up to 4 vectors of columns of K, or 2 of V
   float* scores;  // [max_lines][kChunk]
   float* q;       // [max_walk_lines][head_dim], scaled
   float* zeros;   // [head_dim], zeros
@@ -39,12 +43,12 @@ class Pieces {
 };
 
 // Lays the scratch out and returns its size in bytes.
+template <class T>
 RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scratch) {
-  const int64_t dim = call.head_dim, width = acc_width(call.head_dim);
+  const int64_t dim = call.head_dim, width = acc_width<T>(call.head_dim);
   const int64_t lines = call.schedule->max_lines, walk_lines = call.schedule->max_walk_lines;
   Pieces pieces(memory);
-  pieces.take(scratch.keys, kChunk * dim);
-  pieces.take(scratch.values, kChunk * width);
+  pieces.take(scratch.columns, (4 * dim > 2 * kChunk ? 4 * dim : 2 * kChunk) * W);
   pieces.take(scratch.scores, lines * kChunk);
   pieces.take(scratch.q, walk_lines * dim);
   pieces.take(scratch.zeros, dim);
