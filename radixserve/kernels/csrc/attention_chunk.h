@@ -58,11 +58,14 @@ RS_INLINE void pack_keys(const ChunkKV<T>& kv, const Wanted<T>& wanted, int end,
   transpose(rows, head_dim, column);
 }
 
-// The unit of V that begins with `column`, as vectors of columns.
+// The unit of V that begins with `column`, as vectors of columns. Meanwhile asks for the next
+// chunk's.
 template <class T>
-RS_INLINE void pack_values(const ChunkKV<T>& kv, int column, int head_dim, float* packed) {
-  const int d = column * W;
+RS_INLINE void pack_values(const ChunkKV<T>& kv, const Wanted<T>& wanted, int column, int head_dim,
+                           float* packed) {
+  const int d = column * W, end = smaller(d + kUnit<T> * W, head_dim);
   for (int i = 0; i < kv.count; ++i) {
+    Wanted<T>::prefetch(wanted, i, d, end);
     F32 unit[kUnit<T>];
     load_unit_n(kv.v + kv.offsets[i] + d, head_dim - d, unit);
     for (int u = 0; u < kUnit<T>; ++u) store(packed + (u * kChunk + i) * W, unit[u]);
@@ -137,7 +140,8 @@ void attend_chunk(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lin
   for (int column = 0; column < num_columns; column += 2) {
     const int count = smaller(2, num_columns - column);
     for (int i = 0; i < count; i += kUnit<T>)
-      pack_values(kv, column + i, head_dim, scratch.columns + i * kChunk * W);
+      pack_values(kv, {next.v, next.offsets}, column + i, head_dim,
+                  scratch.columns + i * kChunk * W);
     sum_values(lines, PackedColumns{scratch.columns, kChunk}, count, scores,
                {out.acc + column * W, width});
   }

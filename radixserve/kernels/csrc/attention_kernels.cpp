@@ -35,6 +35,15 @@ class Item {
   // The stored partial result at a slot.
   float* stored_acc(int64_t slot) const { return call_.partials + slot * (width_ + 2); }
 
+  void swap_offsets() {
+    int64_t* const offsets = scratch_.offsets[0];
+    scratch_.offsets[0] = scratch_.offsets[1];
+    scratch_.offsets[1] = offsets;
+  }
+
+  int32_t begin_store(const StoredItem& item) const;
+  void keep_partials(const StoredItem& item, int32_t chunk, int32_t head) const;
+
   void begin_walk(const WalkItem& item);
   int count_visible(const WalkItem& item, int32_t chunk) const;
   void compute_chunk(const WalkItem& item, int32_t chunk, int count, int next_count);
@@ -80,32 +89,56 @@ void Item<T>::load_q(int64_t token, int32_t head, float* lines) const {
 
 template <class T>
 void Item<T>::store_partials(const StoredItem& item) {
-  const int32_t group = schedule_.group();
-  const int count = find_tokens(schedule_.members[item.first_member], item.chunk,
-                                scratch_.offsets[0]);
-  for (int32_t head = item.first_head; head < item.end_head; ++head) {
-    int32_t num_lines = 0;
-    for (int32_t m = item.first_member; m < item.end_member; ++m) {
-      const int32_t req = schedule_.members[m];
-      for (int64_t token = schedule_.qo_indptr[req]; token < schedule_.qo_indptr[req + 1];
-           ++token, num_lines += group)
-        load_q(token, head, scratch_.q + static_cast<int64_t>(num_lines) * call_.head_dim);
+  const int32_t num_lines = begin_store(item), req = schedule_.members[item.first_member];
+  find_tokens(req, item.first_chunk, scratch_.offsets[0]);
+  for (int32_t chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
+    const bool goes_on = chunk + 1 < item.end_chunk;
+    if (goes_on) find_tokens(req, chunk + 1, scratch_.offsets[1]);
+    for (int32_t head = item.first_head; head < item.end_head; ++head) {
+      const int64_t line = static_cast<int64_t>(head - item.first_head) * num_lines;
+      const ChunkKV<T> kv = head_of(scratch_.offsets[0], kChunk, head);
+      const ChunkKV<T> next = head + 1 < item.end_head ? head_of(kv.offsets, kChunk, head + 1)
+                              : goes_on ? head_of(scratch_.offsets[1], kChunk, item.first_head)
+                                        : kv;
+      attend_chunk<T>(kv, next,
+                      {scratch_.q + line * call_.head_dim, scratch_.visible, num_lines},
+                      call_.head_dim, scratch_, partials());
+      keep_partials(item, chunk, head);
     }
-    for (int32_t line = 0; line < num_lines; ++line) scratch_.visible[line] = count;
-    const ChunkKV<T> kv = head_of(scratch_.offsets[0], count, head);
-    attend_chunk<T>(kv, kv, {scratch_.q, scratch_.visible, num_lines}, call_.head_dim,
-                    scratch_, partials());
-    int32_t line = 0;
+    swap_offsets();
+  }
+}
+
+// Loads the queries of all members. Returns the lines of each KV head.
+template <class T>
+int32_t Item<T>::begin_store(const StoredItem& item) const {
+  const int32_t group = schedule_.group();
+  int32_t lines = 0;
+  for (int32_t head = item.first_head; head < item.end_head; ++head)
     for (int32_t m = item.first_member; m < item.end_member; ++m) {
       const int32_t req = schedule_.members[m];
-      const int64_t slot = slot_of(req, item.chunk) + head * group;
-      for (int64_t i = 0; i < schedule_.qo_len(req) * group; ++i, ++line) {
-        float* const acc = stored_acc(slot + i / group * schedule_.num_qo_heads + i % group);
-        for (int64_t d = 0; d < width_; d += W)
-          store(acc + d, load(scratch_.acc + line * width_ + d));
-        acc[width_] = scratch_.m[line];
-        acc[width_ + 1] = scratch_.l[line];
+      for (int64_t token = schedule_.qo_indptr[req]; token < schedule_.qo_indptr[req + 1]; ++token) {
+        load_q(token, head, scratch_.q + static_cast<int64_t>(lines) * call_.head_dim);
+        lines += group;
       }
+    }
+  lines /= item.end_head - item.first_head;
+  for (int32_t line = 0; line < lines; ++line) scratch_.visible[line] = kChunk;
+  return lines;
+}
+
+template <class T>
+void Item<T>::keep_partials(const StoredItem& item, int32_t chunk, int32_t head) const {
+  const int32_t group = schedule_.group();
+  int64_t line = 0;
+  for (int32_t m = item.first_member; m < item.end_member; ++m) {
+    const int32_t req = schedule_.members[m];
+    const int64_t slot = slot_of(req, chunk) + head * group;
+    for (int32_t i = 0; i < schedule_.qo_len(req) * group; ++i, ++line) {
+      float* const acc = stored_acc(slot + i / group * schedule_.num_qo_heads + i % group);
+      for (int64_t d = 0; d < width_; d += W) store(acc + d, load(scratch_.acc + line * width_ + d));
+      acc[width_] = scratch_.m[line];
+      acc[width_ + 1] = scratch_.l[line];
     }
   }
 }
@@ -126,9 +159,7 @@ void Item<T>::walk(const WalkItem& item) {
     const bool goes_on = chunk + 1 < num_chunks && slot_of(req, chunk + 1) < 0;
     const int next_count = goes_on ? find_tokens(req, chunk + 1, scratch_.offsets[1]) : 0;
     compute_chunk(item, chunk, count, next_count);
-    int64_t* const offsets = scratch_.offsets[0];
-    scratch_.offsets[0] = scratch_.offsets[1];
-    scratch_.offsets[1] = offsets;
+    swap_offsets();
     count = next_count;
   }
   finish_walk(item);

@@ -8,9 +8,9 @@
 namespace rs {
 namespace {
 
-// Walks of more than this part of a thread's fair share of the work are split: dynamic scheduling
-// then leaves no thread idle for longer than that.
-constexpr int64_t kWalksAThread = 4;
+// A request of more than this part of a thread's fair share of the work is split, into items of about
+// this part: dynamic scheduling then leaves no thread idle for longer.
+constexpr int32_t kItemsAThread = 4;
 
 // Most lines of a walk that goes through all KV heads of a chunk before the next chunk, so that
 // memory is read in the order in which it lies. Beyond, a walk of its own for each head.
@@ -34,6 +34,7 @@ void AttentionPlan::set(AttentionBatch batch) {
   is_split_.assign(batch_.num_reqs(), false);
   if (shares_) store_shared();
   split_long();
+  divide_stored();
   plan_walks();
   update_schedule();
 }
@@ -95,16 +96,20 @@ void AttentionPlan::store_tiles(const SharedChunk& shared) {
       filled += static_cast<int64_t>(batch_.qo_len(req)) * batch_.group();
     } while (next < shared.reqs.size() && filled < lines_a_tile &&
              filled + batch_.qo_len(shared.reqs[next]) * batch_.group() <= kTileLines);
-    for (int32_t head = 0; head < batch_.num_kv_heads; ++head)
-      stored_.push_back({shared.chunk, first_member, static_cast<int32_t>(members_.size()), head,
-                         head + 1});
+    const int32_t end_member = static_cast<int32_t>(members_.size());
+    store(shared.chunk, shared.chunk + 1, first_member, end_member);
   }
+}
+
+void AttentionPlan::store(int32_t first_chunk, int32_t end_chunk, int32_t first_member,
+                          int32_t end_member) {
+  stored_.push_back({first_chunk, end_chunk, first_member, end_member, 0, batch_.num_kv_heads});
 }
 
 void AttentionPlan::split_long() {
   int64_t total = 0;
   for (int32_t req = 0; req < batch_.num_reqs(); ++req) total += walk_cost(req);
-  const int64_t most = total / (static_cast<int64_t>(num_threads()) * kWalksAThread);
+  const int64_t most = total / (static_cast<int64_t>(num_threads()) * kItemsAThread);
   for (int32_t req = 0; num_threads() > 1 && req < batch_.num_reqs(); ++req)
     if (is_one_tile(req) && walk_cost(req) > most) store_alone(req);
 }
@@ -115,12 +120,28 @@ void AttentionPlan::store_alone(int32_t req) {
   if (!has_room(batch_.qo_len(req), num_full)) return;
   const auto member = static_cast<int32_t>(members_.size());
   members_.push_back(req);
-  for (int32_t chunk = 0; chunk < num_full; ++chunk) {
-    if (slots_[chunk_indptr_[req] + chunk] >= 0) continue;
-    assign_slot(req, chunk);
-    for (int32_t head = 0; head < batch_.num_kv_heads; ++head)
-      stored_.push_back({chunk, member, member + 1, head, head + 1});
+  const int32_t most = std::max(1, num_full / (num_threads() * kItemsAThread));
+  for (int32_t first = 0, end; first < num_full; first = end) {
+    for (end = first; end < num_full && end - first < most && !is_stored(req, end); ++end)
+      assign_slot(req, end);
+    if (end > first) store(first, end, member, member + 1);
+    if (end < num_full && is_stored(req, end)) ++end;
   }
+}
+
+// Items go through all KV heads of a chunk, so that memory is read in the order in which it lies and
+// each head's is on its way while another is computed. Where that leaves threads without work, an
+// item for each head.
+void AttentionPlan::divide_stored() {
+  if (stored_.size() >= static_cast<size_t>(num_threads()) * kItemsAThread) return;
+  std::vector<StoredItem> items;
+  for (const StoredItem& item : stored_)
+    for (int32_t head = 0; head < batch_.num_kv_heads; ++head) {
+      items.push_back(item);
+      items.back().first_head = head;
+      items.back().end_head = head + 1;
+    }
+  stored_ = std::move(items);
 }
 
 void AttentionPlan::plan_walks() {
@@ -150,17 +171,18 @@ void AttentionPlan::add_walks(int32_t req) {
 }
 
 void AttentionPlan::update_schedule() {
-  int32_t max_lines = 0, max_walk_lines = 0;
+  int32_t max_lines = 0, max_all_lines = 0;
   for (const WalkItem& walk : walks_) {
     const int32_t lines = (walk.end_token - walk.first_token) * batch_.group();
     max_lines = std::max(max_lines, lines);
-    max_walk_lines = std::max(max_walk_lines, lines * (walk.end_head - walk.first_head));
+    max_all_lines = std::max(max_all_lines, lines * (walk.end_head - walk.first_head));
   }
   for (const StoredItem& item : stored_) {
     int32_t lines = 0;
     for (int32_t m = item.first_member; m < item.end_member; ++m)
       lines += batch_.qo_len(members_[m]) * batch_.group();
     max_lines = std::max(max_lines, lines);
+    max_all_lines = std::max(max_all_lines, lines * (item.end_head - item.first_head));
   }
   schedule_ = {.block_size = batch_.block_size,
                .num_qo_heads = batch_.num_qo_heads,
@@ -178,7 +200,7 @@ void AttentionPlan::update_schedule() {
                .num_walks = static_cast<int64_t>(walks_.size()),
                .num_partials = num_partials_,
                .max_lines = max_lines,
-               .max_walk_lines = std::max(max_walk_lines, max_lines)};
+               .max_all_lines = max_all_lines};
 }
 
 }  // namespace rs

@@ -43,14 +43,19 @@ class AttentionPlan {
  private:
   void store_shared();
   void split_long();
+  void divide_stored();
   void plan_walks();
   void update_schedule();
 
   bool is_one_tile(int32_t req) const;
+  bool is_stored(int32_t req, int32_t chunk) const {
+    return slots_[chunk_indptr_[req] + chunk] >= 0;
+  }
   // Lines times chunks that a request computes by itself.
   int64_t walk_cost(int32_t req) const;
   void store_tiles(const SharedChunk& shared);
   void store_alone(int32_t req);
+  void store(int32_t first_chunk, int32_t end_chunk, int32_t first_member, int32_t end_member);
   // False if there is no room for the request's partial results of `num_chunks` chunks.
   bool has_room(int64_t num_tokens, int64_t num_chunks) const;
   void assign_slot(int32_t req, int32_t chunk);

@@ -27,9 +27,9 @@ constexpr int32_t kChunk = 128;
 // has more: enough that reshaping a chunk's K and V costs little beside the products.
 constexpr int32_t kTileLines = 64;
 
-// Partial results of one full chunk for all tokens of some requests that read the same blocks.
+// Partial results of some full chunks for all tokens of some requests that read the same blocks.
 struct StoredItem {
-  int32_t chunk;
+  int32_t first_chunk, end_chunk;
   int32_t first_member, end_member;  // of `members`
   int32_t first_head, end_head;      // KV heads
 };
@@ -56,8 +56,8 @@ struct Schedule {
   const WalkItem* walks;
   int64_t num_stored, num_walks;
   int64_t num_partials;
-  int32_t max_lines;       // most lines of one KV head in an item
-  int32_t max_walk_lines;  // most lines of all KV heads in a walk
+  int32_t max_lines;      // most lines of one KV head in an item
+  int32_t max_all_lines;  // most lines of all KV heads in an item
 
   int32_t group() const { return num_qo_heads / num_kv_heads; }
   int32_t qo_len(int32_t req) const { return qo_indptr[req + 1] - qo_indptr[req]; }

@@ -18,10 +18,10 @@ RS_INLINE int64_t acc_width(int32_t head_dim) {
 struct Scratch {
   float* columns;  // up to 4 vectors of columns of K, or 2 of V
   float* scores;  // [max_lines][kChunk]
-  float* q;       // [max_walk_lines][head_dim], scaled
+  float* q;       // [max_all_lines][head_dim], scaled
   float* zeros;   // [head_dim], zeros
   float *acc, *m, *l;                    // partial results of max_lines
-  float *state_acc, *state_m, *state_l;  // merged results of max_walk_lines
+  float *state_acc, *state_m, *state_l;  // merged results of max_all_lines
   int32_t* visible;                      // [max_lines]
   int64_t* offsets[2];                   // [kChunk], of this chunk and of the next
 };
@@ -46,18 +46,18 @@ class Pieces {
 template <class T>
 RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scratch) {
   const int64_t dim = call.head_dim, width = acc_width<T>(call.head_dim);
-  const int64_t lines = call.schedule->max_lines, walk_lines = call.schedule->max_walk_lines;
+  const int64_t lines = call.schedule->max_lines, all_lines = call.schedule->max_all_lines;
   Pieces pieces(memory);
   pieces.take(scratch.columns, (4 * dim > 2 * kChunk ? 4 * dim : 2 * kChunk) * W);
   pieces.take(scratch.scores, lines * kChunk);
-  pieces.take(scratch.q, walk_lines * dim);
+  pieces.take(scratch.q, all_lines * dim);
   pieces.take(scratch.zeros, dim);
   pieces.take(scratch.acc, lines * width);
   pieces.take(scratch.m, lines);
   pieces.take(scratch.l, lines);
-  pieces.take(scratch.state_acc, walk_lines * width);
-  pieces.take(scratch.state_m, walk_lines);
-  pieces.take(scratch.state_l, walk_lines);
+  pieces.take(scratch.state_acc, all_lines * width);
+  pieces.take(scratch.state_m, all_lines);
+  pieces.take(scratch.state_l, all_lines);
   pieces.take(scratch.visible, lines);
   pieces.take(scratch.offsets[0], kChunk);
   pieces.take(scratch.offsets[1], kChunk);

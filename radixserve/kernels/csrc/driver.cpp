@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
           rs::Random random(static_cast<uint32_t>(round));
           rs::drive_linears(random);
           rs::drive_rows(random);
+          rs::drive_attention(random);
         }
       }
     }

@@ -36,6 +36,7 @@ class Random {
 // Throws std::runtime_error if `is_true` is false.
 void expect(bool is_true, const char* what);
 
+void drive_attention(Random& random);
 void drive_linears(Random& random);
 void drive_rows(Random& random);
 void drive_threads();
