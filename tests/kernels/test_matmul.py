@@ -196,7 +196,8 @@ def test_bfloat16_weights_are_taken_as_they_are() -> None:
     weight = torch.randn(20, 12).bfloat16()
     x = torch.randn(3, 12)
     outs = torch.zeros(2, 3, 20)
-    for out, dtype in zip(outs, ("bfloat16", "float32"), strict=True):
+    dtypes: tuple[WeightDType, ...] = ("bfloat16", "float32")
+    for out, dtype in zip(outs, dtypes, strict=True):
         program = Program()
         program.linear(View(x), PackedLinear(View(weight), dtype), View(out))
         program.run(3)
