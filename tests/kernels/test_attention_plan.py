@@ -124,6 +124,10 @@ def test_a_run_of_other_rows_than_planned_is_refused() -> None:
         record(plan, Arrays.draw(MIX)).run(2)
 
 
+def test_a_run_of_no_rows_does_nothing_whatever_is_planned() -> None:
+    record(AttentionPlan(), Arrays.draw(MIX)).run(0)
+
+
 @pytest.mark.parametrize("block_size", [8, 32])
 def test_a_run_over_another_pool_than_planned_is_refused(block_size: int) -> None:
     plan = AttentionPlan()

@@ -71,6 +71,7 @@ class AttentionOp final : public Op {
   }
 
   void run(int64_t rows) override {
+    if (rows == 0) return;
     const std::lock_guard lock(plan_->in_use());
     check_plan(rows);
     run_attention({.schedule = &plan_->schedule(),
@@ -97,7 +98,6 @@ class AttentionOp final : public Op {
     if (batch.num_tokens() != rows)
       refuse("planned for " + std::to_string(batch.num_tokens()) + " rows, not " +
              std::to_string(rows));
-    if (rows == 0) return;
     if (batch.num_qo_heads != q_.shape[1] || batch.num_kv_heads != k_.shape[2] ||
         batch.block_size != k_.shape[1])
       refuse("planned for " + std::to_string(batch.num_qo_heads) + " query heads, " +

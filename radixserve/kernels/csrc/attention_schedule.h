@@ -25,7 +25,7 @@ constexpr int32_t kChunk = 128;
 
 // A line is one query head of one token. Most lines of one KV head in one item, unless one token
 // has more: enough that reshaping a chunk's K and V costs little beside the products.
-constexpr int32_t kTileLines = 64;
+constexpr int32_t kTileLines = 96;
 
 // Partial results of some full chunks for all tokens of some requests that read the same blocks.
 struct StoredItem {
