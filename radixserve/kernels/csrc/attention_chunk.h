@@ -14,12 +14,12 @@
 
 namespace rs::RS_VARIANT {
 
-// One KV head of the tokens of one chunk. Only `count` of them have been written.
+// One KV head of the tokens of one chunk, of which lines see at most `count`.
 template <class T>
 struct ChunkKV {
   const T* k;
   const T* v;
-  const int64_t* offsets;  // of each token's row
+  const int64_t* offsets;  // of each token's row; kChunk, all of them rows of this request
   int count;
 };
 
@@ -44,15 +44,14 @@ RS_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 // stay in the first cache, enough for as many sums at once as `product_rows` makes.
 RS_INLINE int columns_a_pass(const Lines& lines) { return lines.count <= 3 ? 4 : 2; }
 
-// Tokens [first, first + W) as one vector of columns. Tokens beyond `count` become zeros: what lies
-// there may be another request's, or NaN. Meanwhile asks for the next chunk's, elements [0, end).
+// Tokens [first, first + W) as one vector of columns, be there so many or not: scores of tokens that
+// a line does not see are never used. Meanwhile asks for the next chunk's, elements [0, end).
 template <class T>
 RS_INLINE void pack_keys(const ChunkKV<T>& kv, const Wanted<T>& wanted, int end, int first,
-                         int head_dim, const float* zeros, float* column) {
+                         int head_dim, float* column) {
   const T* rows[W];
   for (int i = 0; i < W; ++i) {
-    rows[i] = first + i < kv.count ? kv.k + kv.offsets[first + i]
-                                   : reinterpret_cast<const T*>(zeros);
+    rows[i] = kv.k + kv.offsets[first + i];
     Wanted<T>::prefetch(wanted, first + i, 0, end);
   }
   transpose(rows, head_dim, column);
@@ -84,7 +83,7 @@ RS_INLINE void compute_scores(const ChunkKV<T>& kv, const ChunkKV<T>& next, cons
   for (int first = 0; first < num_columns; first += pass) {
     const int count = smaller(pass, num_columns - first);
     for (int i = 0; i < count; ++i)
-      pack_keys(kv, wanted, packing_end, (first + i) * W, head_dim, scratch.zeros,
+      pack_keys(kv, wanted, packing_end, (first + i) * W, head_dim,
                 scratch.columns + static_cast<int64_t>(i) * head_dim * W);
     const PackedColumns keys{scratch.columns, head_dim};
     float* const scores = scratch.scores + first * W;

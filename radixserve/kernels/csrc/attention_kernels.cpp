@@ -21,7 +21,8 @@ class Item {
   void walk(const WalkItem& item);
 
  private:
-  // Where each token of a chunk lies in the pools. Returns how many tokens the request has there.
+  // Where each token of a chunk lies in the pools. Returns how many tokens the request has there;
+  // for those that it has not, the last one's place, so that nobody else's is ever touched.
   int find_tokens(int32_t req, int32_t chunk, int64_t* offsets) const;
   ChunkKV<T> head_of(const int64_t* offsets, int count, int32_t head) const {
     const int64_t start = head * call_.head_stride;
@@ -75,7 +76,7 @@ int Item<T>::find_tokens(int32_t req, int32_t chunk, int64_t* offsets) const {
     for (; in_block < size && i < count; ++in_block, ++i, offset += call_.token_stride)
       offsets[i] = offset;
   }
-  for (int i = count; i < kChunk; ++i) offsets[i] = 0;  // never read, but asked for in advance
+  for (int i = count; i < kChunk; ++i) offsets[i] = offsets[count - 1];
   return count;
 }
 

@@ -19,7 +19,6 @@ struct Scratch {
   float* columns;  // up to 4 vectors of columns of K, or 2 of V
   float* scores;  // [max_lines][kChunk]
   float* q;       // [max_all_lines][head_dim], scaled
-  float* zeros;   // [head_dim], zeros
   float *acc, *m, *l;                    // partial results of max_lines
   float *state_acc, *state_m, *state_l;  // merged results of max_all_lines
   int32_t* visible;                      // [max_lines]
@@ -51,7 +50,6 @@ RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scra
   pieces.take(scratch.columns, (4 * dim > 2 * kChunk ? 4 * dim : 2 * kChunk) * W);
   pieces.take(scratch.scores, lines * kChunk);
   pieces.take(scratch.q, all_lines * dim);
-  pieces.take(scratch.zeros, dim);
   pieces.take(scratch.acc, lines * width);
   pieces.take(scratch.m, lines);
   pieces.take(scratch.l, lines);
@@ -61,8 +59,6 @@ RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scra
   pieces.take(scratch.visible, lines);
   pieces.take(scratch.offsets[0], kChunk);
   pieces.take(scratch.offsets[1], kChunk);
-  if (memory != nullptr)
-    for (int64_t d = 0; d < dim; ++d) scratch.zeros[d] = 0.0f;
   return pieces.taken();
 }
 
