@@ -7,13 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from radixserve.attention.select import select_backend
+from radixserve.attention.select import has_kernels, select_backend
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan
 from radixserve.core.preemptor import Preemptor
 from radixserve.core.prefix_cache import PrefixCache
 from radixserve.core.req import Req, ReqSpec
 from radixserve.core.stats import Counters
 from radixserve.core.swap_space import SwapSpace
+from radixserve.engine.decoder import build_decoder
 from radixserve.models.dtype import choose_dtype
 from radixserve.models.loader import load_model
 from radixserve.models.source import resolve_model
@@ -51,14 +52,16 @@ class Bench:
     """The real model over a pool for one victim, with a swap space as large as the pool."""
 
     def __init__(self, model: str, dtype: str, *, max_len: int, seed: int, clock: Clock) -> None:
-        loaded = load_model(resolve_model(model), dtype=choose_dtype(dtype))
+        precision = choose_dtype(dtype, has_kernels=has_kernels("auto"))
+        loaded = load_model(resolve_model(model), dtype=precision)
         num_blocks = max_len // BLOCK_SIZE + 8
-        self.pool = KVCache.allocate(loaded.spec, num_blocks, BLOCK_SIZE, choose_dtype(dtype))
+        self.pool = KVCache.allocate(loaded.spec, num_blocks, BLOCK_SIZE, precision)
         self.host = HostKV.allocate_beside(self.pool, num_blocks)
         heads = loaded.spec.num_qo_heads
         attention = select_backend("auto", self.pool.layers, num_qo_heads=heads)
         sampler = Sampler(loaded.spec.vocab_size)
-        self.runner = ModelRunner(loaded.model, self.pool, attention, sampler, self.host)
+        decoder = build_decoder(loaded, self.pool, attention, capacity=max_len)
+        self.runner = ModelRunner(decoder, self.pool, attention, sampler, self.host)
         self.runner.warm_up()
         started = time.perf_counter()
         self.costs = measure_swap_costs(self.runner, self.pool, self.host, clock=clock)

@@ -39,7 +39,10 @@ class ModelConfig:
     served_model_name: str | None = None
     """The name clients use; the model's own name when None."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto: bfloat16 where this machine multiplies it natively, else float32."""
+    """Of weights and KV. auto: bfloat16 on the native kernels or where this machine multiplies it
+    natively, else float32."""
+    quantization: Literal["none", "int8"] = "none"
+    """How the native kernels hold the weights: int8 is half of bfloat16, with a loss."""
     max_model_len: int | None = None
     """Most tokens of prompt and output together; the model's own limit when None."""
     chat_template: str | None = None
@@ -53,6 +56,9 @@ class ModelConfig:
             "tool_call_parser",
             "auto, hermes, llama3, mistral or mistral-args",
             self.tool_call_parser,
+        )
+        _require(
+            self.quantization in ("none", "int8"), "quantization", "none or int8", self.quantization
         )
         _require(bool(self.model), "model", "a folder, a GGUF file or a model id", self.model)
         _require(
@@ -175,12 +181,13 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Which attention kernels run."""
+    """Which kernels run: those of attention, and with them the model's."""
 
-    backend: Literal["auto", "reference"] = "auto"
+    backend: Literal["auto", "cpu", "reference"] = "auto"
+    """cpu: the native kernels. reference: plain torch. auto: the fastest that runs here."""
 
     def __post_init__(self) -> None:
-        allowed = ("auto", "reference")
+        allowed = ("auto", "cpu", "reference")
         _require(self.backend in allowed, "backend", " or ".join(allowed), self.backend)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
+from radixserve import kernels
+from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import BackendUnavailableError
 
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from radixserve.attention.backend import AttentionBackend, LayerKV
+
+
+_log = logging.getLogger(__name__)
 
 
 class BackendFactory(Protocol):
@@ -21,11 +27,20 @@ class BackendFactory(Protocol):
     ) -> AttentionBackend: ...
 
 
-BACKENDS: Mapping[str, BackendFactory] = {"reference": ReferenceAttention}
+BACKENDS: Mapping[str, BackendFactory] = {
+    "cpu": CpuAttention,
+    "reference": ReferenceAttention,
+}
 """Every backend by its name in the settings."""
 
-AUTO_ORDER: tuple[str, ...] = ("reference",)
+AUTO_ORDER: tuple[str, ...] = ("cpu", "reference")
 """What "auto" tries, the fastest first; the last one runs everywhere."""
+
+
+def has_kernels(name: str) -> bool:
+    """Whether the native kernels will run for a backend of that name, as far as is known before
+    there is a pool."""
+    return name != "reference" and kernels.is_available()
 
 
 def select_backend(
@@ -55,7 +70,11 @@ def _first_available(
     reasons = []
     for name in AUTO_ORDER:
         try:
-            return BACKENDS[name](layers, num_qo_heads=num_qo_heads, scale=scale)
+            backend = BACKENDS[name](layers, num_qo_heads=num_qo_heads, scale=scale)
         except BackendUnavailableError as error:
             reasons.append(f"{name}: {error}")
+            continue
+        for reason in reasons:
+            _log.warning("a faster attention backend cannot run: %s", reason)
+        return backend
     raise BackendUnavailableError("no attention backend runs here; " + "; ".join(reasons))

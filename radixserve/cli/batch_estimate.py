@@ -42,6 +42,7 @@ def estimate_file(
     Raises:
         ConfigError: the model cannot be used.
     """
+    from radixserve.attention.select import has_kernels
     from radixserve.batch.estimate import estimate_lines
     from radixserve.batch.line import LineFault
     from radixserve.batch.plan import make_order
@@ -70,7 +71,9 @@ def estimate_file(
         )
     finally:
         order.close()
-    size = block_bytes(spec, block_size, choose_dtype(config.engine.model.dtype))
+    engine = config.engine
+    dtype = choose_dtype(engine.model.dtype, has_kernels=has_kernels(engine.attention.backend))
+    size = block_bytes(spec, block_size, dtype)
     return FileEstimate(estimate, num_faults, size, concurrency)
 
 

@@ -87,16 +87,28 @@ def machine() -> Finding:
 
 def dtype(setting: str) -> Finding:
     """Look at which precision is chosen here, and why."""
+    from radixserve.kernels import is_available
     from radixserve.models.dtype import choose_dtype
 
     try:
-        chosen = str(choose_dtype(setting)).removeprefix("torch.")
+        chosen = str(choose_dtype(setting, has_kernels=is_available())).removeprefix("torch.")
     except RadixServeError as error:
         return _failure("dtype", error)
     if setting != "auto":
         return Finding("dtype", True, f"{chosen}, as asked for")
+    if is_available():
+        return Finding("dtype", True, f"{chosen}, which the native kernels read at half the cost")
     native = "multiplies" if chosen == "bfloat16" else "does not multiply"
     return Finding("dtype", True, f"{chosen}: this CPU {native} bfloat16 natively")
+
+
+def native_kernels() -> Finding:
+    """Look for the compiled kernels; without them everything runs, slowly."""
+    from radixserve import kernels
+
+    if kernels.is_available():
+        return Finding("kernels", True, f"{kernels.variant()}, {kernels.num_threads()} threads")
+    return Finding("kernels", True, f"plain torch: {kernels.why_not()}")
 
 
 def model_files(model: str) -> Finding:

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from radixserve.attention.select import select_backend
+from radixserve import kernels
+from radixserve.attention.select import has_kernels, select_backend
 from radixserve.core.eviction.names import find_eviction_policy
 from radixserve.core.prefix_cache import PrefixCache, UnsharedCache
 from radixserve.core.scheduler import Scheduler
 from radixserve.core.swap_space import SwapSpace
+from radixserve.engine.decoder import build_decoder
 from radixserve.engine.engine_core import EngineCore
 from radixserve.engine.info import ModelInfo
 from radixserve.engine.kv_events import KVEventPublisher, default_topic
@@ -49,24 +51,26 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     Raises:
         ConfigError: a setting or the model cannot be used; says which and why.
     """
-    torch.set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
+    _set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     folder = resolve_model(config.model.model, progress=progress)
     tokenizer = Tokenizer.from_folder(folder)
     template = load_chat_template(config.model, folder, tokenizer)
-    dtype = choose_dtype(config.model.dtype)
+    dtype = choose_dtype(config.model.dtype, has_kernels=has_kernels(config.attention.backend))
     loaded = load_model(folder, dtype=dtype)
     kv_cache = _allocate_pool(config.cache, loaded, dtype)
     host_kv = _allocate_swap_space(config, loaded, kv_cache)
     vocab_size = min(tokenizer.vocab_size, loaded.spec.vocab_size)
-    runner = ModelRunner(
-        loaded.model,
-        kv_cache,
-        select_backend(
-            config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
-        ),
-        Sampler(vocab_size),
-        host_kv,
+    attention = select_backend(
+        config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
     )
+    decoder = build_decoder(
+        loaded,
+        kv_cache,
+        attention,
+        quantization=config.model.quantization,
+        capacity=config.scheduler.max_num_batched_tokens,
+    )
+    runner = ModelRunner(decoder, kv_cache, attention, Sampler(vocab_size), host_kv)
     runner.warm_up()
     scheduler = _build_scheduler(
         config, loaded, kv_cache.num_blocks, _build_swap_space(config, runner, kv_cache, host_kv)
@@ -83,6 +87,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
             kv_capacity_tokens=kv_cache.num_blocks * config.cache.block_size,
             created=int(time.time()),
             dtype=str(dtype).removeprefix("torch."),
+            folder=folder,
         ),
         eos_token_ids=loaded.eos_token_ids | tokenizer.eos_token_ids,
         queue_limit=QueueLimit(
@@ -93,6 +98,12 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     )
     _publish_events(core, config.cache)
     return core
+
+
+def _set_num_threads(count: int) -> None:
+    torch.set_num_threads(count)
+    if kernels.is_available():
+        kernels.set_num_threads(count)
 
 
 def _publish_events(core: EngineCore, cache: CacheConfig) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,3 +22,5 @@ class ModelInfo:
     created: int
     """Unix time at which the model was loaded, in seconds."""
     dtype: str
+    folder: Path
+    """Where its files lie."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,28 @@ from radixserve.models.rotary import RotaryTable
 if TYPE_CHECKING:
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.config import ModelSpec
+
+
+class Decoder(Protocol):
+    """A model that writes its KV to a pool, whatever kernels it runs on."""
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend) -> Tensor:
+        """Return the last hidden state of every row, after the final norm.
+
+        Args:
+            token_ids: [T], int64.
+            positions: [T], int64, each below the model's max_position.
+            attention: Planned for this batch.
+        Returns:
+            [T, hidden_size]: good until the next call.
+        Mutates:
+            the KV pool that `attention` writes to.
+        """
+        ...
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits [R, vocab_size] in float32 of R rows of a call's output."""
+        ...
 
 
 class CausalLM(nn.Module):

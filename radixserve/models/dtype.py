@@ -13,19 +13,20 @@ _NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
-def choose_dtype(setting: str) -> torch.dtype:
-    """Return the dtype that `setting` names; "auto" asks the processor.
+def choose_dtype(setting: str, *, has_kernels: bool) -> torch.dtype:
+    """Return the dtype that `setting` names; "auto" asks what this machine is good at.
 
-    bfloat16 pays only where the processor multiplies it natively; elsewhere it is slower than
-    float32.
+    Our kernels widen bfloat16 as they read it, so that it saves memory traffic on any processor.
+    torch's multiply it, which without the processor's help is slower than float32.
 
     Args:
         setting: "auto", "float32" or "bfloat16".
+        has_kernels: Whether the native kernels will run the model.
     Raises:
         ModelLoadError: the setting is none of these.
     """
     if setting == "auto":
-        return torch.bfloat16 if has_native_bfloat16() else torch.float32
+        return torch.bfloat16 if has_kernels or has_native_bfloat16() else torch.float32
     if setting not in _DTYPES:
         raise ModelLoadError(f"dtype must be auto, float32 or bfloat16; got {setting!r}")
     return _DTYPES[setting]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from radixserve.attention.backend import AttentionBackend
-    from radixserve.models.decoder import CausalLM
+    from radixserve.models.decoder import Decoder
     from radixserve.runtime.batch import BatchTensors
     from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
@@ -46,7 +46,7 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: CausalLM,
+        model: Decoder,
         kv_cache: KVCache,
         attention: AttentionBackend,
         sampler: Sampler,

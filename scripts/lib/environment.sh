@@ -61,16 +61,18 @@ PYTHON
   fi
 }
 
-# install_package [EXTRA]: installs this checkout unless pyproject.toml is as it was the last time.
+# install_package [EXTRA]: installs this checkout, and compiles its kernels, unless pyproject.toml and
+# the kernels' sources are as they were the last time.
 install_package() {
   local extra=$1 stamp wanted
   stamp=$VENV/radixserve-${extra:-base}.stamp
-  wanted=$(printf '%s\n' "$REPO" && cat pyproject.toml)
+  wanted=$(printf '%s\n' "$REPO" && cat pyproject.toml cmake/CMakeLists.txt radixserve/kernels/csrc/*)
   if [[ -f $stamp && $(<"$stamp") == "$wanted" ]]; then
     return
   fi
-  say "installing radixserve${extra:+ with its $extra tools}"
+  say "installing radixserve${extra:+ with its $extra tools}; compiling its kernels takes a minute"
   pip_install --editable ".${extra:+[$extra]}"
+  "$VENV/bin/python" -c 'from radixserve.kernels import why_not; print(why_not(), end="")' >&2
   printf '%s\n' "$wanted" >"$stamp"
 }
 

@@ -9,24 +9,54 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixserve import kernels
 from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.build import build_metadata
+from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
-from tests.attention.conformance import CASES, Case, check_attention_backend
+from tests.attention.conformance import (
+    CASES,
+    Case,
+    MakeBackend,
+    check_attention_backend,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def make_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
     return ReferenceAttention(layers, num_qo_heads=num_qo_heads)
 
 
+def make_cpu(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
+    return CpuAttention(layers, num_qo_heads=num_qo_heads)
+
+
+BACKENDS = [make_reference, make_cpu] if kernels.is_available() else [make_reference]
+every_backend = pytest.mark.parametrize("make", BACKENDS)
+
+
+@pytest.fixture(params=kernels.variants() if kernels.is_available() else [])
+def variant(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each instruction set in turn."""
+    before = kernels.variant()
+    kernels.set_variant(request.param)
+    yield request.param
+    kernels.set_variant(before)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_reference_agrees_with_dense_attention(case: Case) -> None:
     check_attention_backend(make_reference, [case])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.usefixtures("variant")
+def test_the_kernels_agree_with_dense_attention(case: Case) -> None:
+    check_attention_backend(make_cpu, [case])
 
 
 @st.composite
@@ -48,10 +78,13 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
+@every_backend
 @settings(max_examples=25, deadline=None)
 @given(cases())
-def test_reference_agrees_with_dense_attention_on_drawn_batches(case: Case) -> None:
-    check_attention_backend(make_reference, [case])
+def test_backends_agree_with_dense_attention_on_drawn_batches(
+    make: MakeBackend, case: Case
+) -> None:
+    check_attention_backend(make, [case])
 
 
 def make_layer(*, num_kv_heads: int = 2) -> LayerKV:
@@ -59,8 +92,11 @@ def make_layer(*, num_kv_heads: int = 2) -> LayerKV:
     return LayerKV(k=torch.zeros(shape), v=torch.zeros(shape))
 
 
-def test_the_scale_multiplies_the_scores() -> None:
-    backend = ReferenceAttention([make_layer(num_kv_heads=1)], num_qo_heads=1, scale=0.0)
+@pytest.mark.parametrize("backend_class", [ReferenceAttention, CpuAttention][: len(BACKENDS)])
+def test_the_scale_multiplies_the_scores(
+    backend_class: type[ReferenceAttention | CpuAttention],
+) -> None:
+    backend = backend_class([make_layer(num_kv_heads=1)], num_qo_heads=1, scale=0.0)
     backend.plan(build_metadata(qo_lens=[2], starts=[0], tables=[pack_ids([1])], block_size=4))
     q = k = torch.randn(2, 1, 8)
     v = torch.stack([torch.zeros(1, 8), torch.ones(1, 8)])
@@ -70,8 +106,9 @@ def test_the_scale_multiplies_the_scores() -> None:
     torch.testing.assert_close(out[1], torch.full((1, 8), 0.5))
 
 
-def test_a_plan_made_in_inference_mode_runs_outside_of_it() -> None:
-    backend = ReferenceAttention([make_layer(num_kv_heads=1)], num_qo_heads=1)
+@every_backend
+def test_a_plan_made_in_inference_mode_runs_outside_of_it(make: MakeBackend) -> None:
+    backend = make([make_layer(num_kv_heads=1)], 1)
     with torch.inference_mode():
         backend.plan(build_metadata(qo_lens=[1], starts=[0], tables=[pack_ids([1])], block_size=4))
     v = torch.randn(1, 1, 8)
@@ -79,26 +116,30 @@ def test_a_plan_made_in_inference_mode_runs_outside_of_it() -> None:
     assert torch.equal(backend.run(0, torch.randn(1, 1, 8), torch.randn(1, 1, 8), v), v)
 
 
-def test_run_without_a_plan_is_refused() -> None:
-    backend = ReferenceAttention([make_layer()], num_qo_heads=2)
+@every_backend
+def test_run_without_a_plan_is_refused(make: MakeBackend) -> None:
+    backend = make([make_layer()], 2)
     rows = torch.zeros(1, 2, 8)
     with pytest.raises(InvariantError, match="planned for 0 tokens, not 1"):
         backend.run(0, rows, rows, rows)
 
 
-def test_run_with_other_rows_than_planned_is_refused() -> None:
-    backend = ReferenceAttention([make_layer()], num_qo_heads=2)
+@every_backend
+def test_run_with_other_rows_than_planned_is_refused(make: MakeBackend) -> None:
+    backend = make([make_layer()], 2)
     backend.plan(build_metadata(qo_lens=[2], starts=[0], tables=[pack_ids([1])], block_size=4))
     rows = torch.zeros(3, 2, 8)
     with pytest.raises(InvariantError, match="planned for 2 tokens, not 3"):
         backend.run(0, rows, rows, rows)
 
 
-def test_a_pool_without_layers_is_refused() -> None:
+@every_backend
+def test_a_pool_without_layers_is_refused(make: MakeBackend) -> None:
     with pytest.raises(BackendUnavailableError, match="at least one layer"):
-        ReferenceAttention([], num_qo_heads=2)
+        make([], 2)
 
 
-def test_query_heads_that_no_whole_group_makes_are_refused() -> None:
+@every_backend
+def test_query_heads_that_no_whole_group_makes_are_refused(make: MakeBackend) -> None:
     with pytest.raises(BackendUnavailableError, match="3 query heads over 2 KV heads"):
-        ReferenceAttention([make_layer()], num_qo_heads=3)
+        make([make_layer()], 3)

@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from radixserve import kernels
 from radixserve.attention import select
 from radixserve.attention.backend import AttentionBackend, LayerKV
+from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.attention.select import select_backend
 from radixserve.errors import BackendUnavailableError
+from radixserve.kernels import native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +20,38 @@ if TYPE_CHECKING:
 LAYERS = [LayerKV(k=torch.zeros(2, 4, 2, 8), v=torch.zeros(2, 4, 2, 8))]
 
 
-@pytest.mark.parametrize("name", ["reference", "auto"])
-def test_the_reference_backend_runs_everywhere(name: str) -> None:
-    assert isinstance(select_backend(name, LAYERS, num_qo_heads=4), ReferenceAttention)
+def test_the_reference_backend_runs_everywhere() -> None:
+    assert isinstance(select_backend("reference", LAYERS, num_qo_heads=4), ReferenceAttention)
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason=kernels.why_not())
+@pytest.mark.parametrize("name", ["cpu", "auto"])
+def test_the_native_kernels_serve_where_they_are_built(name: str) -> None:
+    assert isinstance(select_backend(name, LAYERS, num_qo_heads=4), CpuAttention)
+
+
+def test_auto_falls_back_where_the_kernels_are_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_reason", "no compiler was found")
+
+    assert isinstance(select_backend("auto", LAYERS, num_qo_heads=4), ReferenceAttention)
+    with pytest.raises(BackendUnavailableError, match="no compiler was found"):
+        select_backend("cpu", LAYERS, num_qo_heads=4)
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason=kernels.why_not())
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "message"),
+    [(12, torch.float32, "multiple of 8; got 12"), (8, torch.float16, "got torch.float16 on cpu")],
+)
+def test_a_pool_that_the_kernels_cannot_read_is_left_to_the_reference(
+    head_dim: int, dtype: torch.dtype, message: str
+) -> None:
+    pool = torch.zeros(2, 4, 2, head_dim, dtype=dtype)
+    layers = [LayerKV(k=pool, v=pool)]
+
+    assert isinstance(select_backend("auto", layers, num_qo_heads=4), ReferenceAttention)
+    with pytest.raises(BackendUnavailableError, match=message):
+        select_backend("cpu", layers, num_qo_heads=4)
 
 
 def test_a_name_that_nobody_has_is_refused_with_the_known_ones() -> None:

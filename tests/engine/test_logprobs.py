@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from radixserve.types import SamplingParams
-from tests.kit.deltas import dense_logprobs, run_merged
+from tests.kit.deltas import run_merged
 from tests.kit.engines import ask, assert_idle
+from tests.kit.likelihood import next_token_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +63,7 @@ def check_told(told: Sequence[TokenLogprob], rows: torch.Tensor, tokens: Sequenc
 def check_delta(engine: Engine, request: GenerateRequest, delta: TextDelta) -> None:
     prompt, output = list(request.prompt_ids), list(delta.token_ids)
     first = max(1, request.params.prompt_logprobs_start)
-    rows = dense_logprobs(engine.core, prompt + output)
+    rows = next_token_logprobs(engine.core, prompt + output)
     check_told(delta.logprobs, rows[len(prompt) - 1 : -1], output)
     check_told(delta.prompt_logprobs, rows[first - 1 : len(prompt) - 1], prompt[first:])
 

@@ -9,8 +9,9 @@ import pytest
 
 from radixserve.errors import InvalidRequestError
 from radixserve.types import FinishReason, SamplingParams
-from tests.kit.deltas import dense_logprobs, run_merged
+from tests.kit.deltas import run_merged
 from tests.kit.engines import ask
+from tests.kit.likelihood import next_token_logprobs
 
 if TYPE_CHECKING:
     from tests.engine.conftest import MakeEngine
@@ -46,7 +47,7 @@ def test_the_best_of_the_allowed_ids_is_taken_by_a_greedy_request(make_engine: M
     [masked] = run_merged(engine, [ask(PROMPT, params=replace(GREEDY, allowed_token_ids=ALLOWED))])
 
     ids = [*PROMPT, *masked.token_ids]
-    rows = dense_logprobs(engine.core, ids)[len(PROMPT) - 1 : -1]
+    rows = next_token_logprobs(engine.core, ids)[len(PROMPT) - 1 : -1]
     best = [max(ALLOWED, key=row.__getitem__) for row in rows.tolist()]
     assert list(masked.token_ids) == best
 

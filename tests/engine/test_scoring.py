@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from radixserve.engine.scoring import ScoreTerms, Scoring, score
 from radixserve.errors import InvalidRequestError, PromptTooLongError
-from tests.kit.dense_attention import DenseAttention
+from tests.kit.likelihood import next_token_logprobs
 from tests.kit.streams import idle
 
 if TYPE_CHECKING:
@@ -27,12 +26,7 @@ def dense_logprobs(
     engine: AsyncEngine, prompt: Sequence[int], option: Sequence[int]
 ) -> list[float]:
     """Return an option's log-probabilities, computed at once and without any cache."""
-    model, limit = engine.core._runner._model, engine.info.vocab_size
-    ids = [*prompt, *option]
-    with torch.inference_mode():
-        hidden = model(torch.tensor(ids), torch.arange(len(ids)), DenseAttention())
-        logits = model.compute_logits(hidden[len(prompt) - 1 : -1])[:, :limit]
-        rows = torch.log_softmax(logits, dim=1)
+    rows = next_token_logprobs(engine.core, [*prompt, *option])[len(prompt) - 1 : -1]
     return [float(row[token]) for row, token in zip(rows, option, strict=True)]
 
 
@@ -75,10 +69,7 @@ async def test_what_options_share_is_scored_once() -> None:
 
 async def test_an_option_that_is_likeliest_all_along_says_so(start_engine: StartEngine) -> None:
     engine = await start_engine()
-    model = engine.core._runner._model
-    with torch.inference_mode():
-        hidden = model(torch.tensor(PROMPT), torch.arange(len(PROMPT)), DenseAttention())
-        best = int(model.compute_logits(hidden[-1:])[0, : engine.info.vocab_size].argmax())
+    best = int(next_token_logprobs(engine.core, PROMPT)[-1].argmax())
     likeliest, other = await score(engine, PROMPT, [[best], [best, 5]])
     assert likeliest.is_greedy
     assert likeliest.tokens[0].rank == 1

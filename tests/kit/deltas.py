@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from tests.kit.dense_attention import DenseAttention
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from radixserve.engine.engine_core import EngineCore
     from radixserve.engine.request import GenerateRequest, TextDelta
     from radixserve.engine.sync_engine import Engine
     from radixserve.types import ReqId
@@ -27,11 +22,3 @@ def run_merged(engine: Engine, requests: Sequence[GenerateRequest]) -> list[Text
             before = merged.get(event.req_id)
             merged[event.req_id] = before.merged_with(event.delta) if before else event.delta
     return [merged[name] for name in names]
-
-
-def dense_logprobs(core: EngineCore, ids: Sequence[int]) -> torch.Tensor:
-    """Return [len(ids), vocab] log-probabilities of what follows each of `ids`, without a cache."""
-    model, limit = core._runner._model, core.info.vocab_size
-    with torch.inference_mode():
-        hidden = model(torch.tensor(ids), torch.arange(len(ids)), DenseAttention())
-        return model.compute_logits(hidden)[:, :limit].double().log_softmax(-1)

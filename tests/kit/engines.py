@@ -6,13 +6,11 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from radixserve.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from radixserve.core.invariants import check
 from radixserve.engine.request import GenerateRequest
 from radixserve.types import SamplingParams
-from tests.kit.dense_attention import DenseAttention
+from tests.kit.likelihood import next_token_logits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,10 +76,7 @@ def assert_idle(core: EngineCore) -> None:
 
 def top_two_gap(core: EngineCore, ids: Sequence[int]) -> float:
     """Return how far the best token after `ids` is above the second, computed without a cache."""
-    model, limit = core._runner._model, core.info.vocab_size
-    with torch.inference_mode():
-        hidden = model(torch.tensor(ids), torch.arange(len(ids)), DenseAttention())
-        best = model.compute_logits(hidden[-1:])[0, :limit].topk(2).values
+    best = next_token_logits(core, ids)[-1].topk(2).values
     return float(best[0] - best[1])
 
 

@@ -39,11 +39,16 @@ def test_an_unknown_processor_computes_in_float32(tmp_path: Path) -> None:
 
 
 def test_a_named_dtype_is_taken_as_it_is() -> None:
-    assert choose_dtype("float32") == torch.float32
-    assert choose_dtype("bfloat16") == torch.bfloat16
-    assert choose_dtype("auto") in (torch.float32, torch.bfloat16)
+    assert choose_dtype("float32", has_kernels=True) == torch.float32
+    assert choose_dtype("bfloat16", has_kernels=False) == torch.bfloat16
+
+
+def test_auto_is_what_the_kernels_or_the_processor_do_well() -> None:
+    assert choose_dtype("auto", has_kernels=True) == torch.bfloat16
+    plain = torch.bfloat16 if has_native_bfloat16() else torch.float32
+    assert choose_dtype("auto", has_kernels=False) == plain
 
 
 def test_an_unknown_dtype_is_named() -> None:
     with pytest.raises(ModelLoadError, match="float8"):
-        choose_dtype("float8")
+        choose_dtype("float8", has_kernels=False)

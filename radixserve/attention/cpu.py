@@ -1,0 +1,135 @@
+"""`CpuAttention`: paged attention by the native kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from radixserve import kernels
+from radixserve.errors import BackendUnavailableError, InvariantError
+from radixserve.kernels import AttentionPlan, Program, View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.metadata import AttentionMetadata
+
+POOL_DTYPES = (torch.float32, torch.bfloat16)
+
+HEAD_DIM_STEP = 8
+"""head_dim is a multiple of this: the kernels transpose K in squares of 8."""
+
+
+class CpuAttention:
+    """Paged attention in C++, straight over the block tables.
+
+    Requests that read the same blocks are found in the block tables and are computed together; the
+    metadata's cascade `levels` are not needed. A row's result does not depend on the rest of the
+    batch, to the bit.
+
+    Args:
+        layers: The KV pool, one entry a layer; float32 or bfloat16.
+        num_qo_heads: Query heads; a multiple of the pool's KV heads.
+        scale: Factor on the scores; `head_dim ** -0.5` when None.
+    Raises:
+        BackendUnavailableError: the kernels are not built, or cannot read this pool.
+    """
+
+    def __init__(
+        self, layers: Sequence[LayerKV], *, num_qo_heads: int, scale: float | None = None
+    ) -> None:
+        _check(layers, num_qo_heads)
+        _, self._block_size, self._num_kv_heads, head_dim = layers[0].k.shape
+        self._num_qo_heads = num_qo_heads
+        self._scale = head_dim**-0.5 if scale is None else scale
+        self._pools = [(View(layer.k), View(layer.v)) for layer in layers]
+        self._slot_mapping: Tensor | None = None
+        self._plan = AttentionPlan()
+
+    @property
+    def attention_plan(self) -> AttentionPlan:
+        """The planned batch, to be recorded in a `Program` that attends by itself."""
+        return self._plan
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        """Where the planned rows' K and V go, [num_tokens], int64.
+
+        Raises:
+            InvariantError: nothing is planned.
+        """
+        if self._slot_mapping is None:
+            raise InvariantError(0, "no attention is planned")
+        return self._slot_mapping
+
+    def plan(self, metadata: AttentionMetadata) -> None:
+        """Take in a batch: find what is shared, divide the work.
+
+        Raises:
+            InvariantError: its arrays do not fit together.
+        Mutates: the plan held so far; the pool is not touched.
+        Complexity: O(blocks).
+        """
+        try:
+            self._plan.set(
+                qo_indptr=metadata.qo_indptr,
+                kv_indptr=metadata.kv_indptr,
+                kv_indices=metadata.kv_indices,
+                kv_lens=metadata.kv_lens,
+                block_size=metadata.block_size,
+                num_qo_heads=self._num_qo_heads,
+                num_kv_heads=self._num_kv_heads,
+            )
+        except ValueError as error:
+            raise InvariantError(0, str(error)) from error
+        self._slot_mapping = metadata.slot_mapping
+
+    def run(self, layer_id: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write this layer's new K and V to their slots and attend over the whole of each request.
+
+        Args:
+            layer_id: Which layer of the pool, from 0.
+            q: [num_tokens, num_qo_heads, head_dim], rotated.
+            k: [num_tokens, num_kv_heads, head_dim], rotated.
+            v: [num_tokens, num_kv_heads, head_dim].
+        Returns:
+            [num_tokens, num_qo_heads, head_dim], in q's dtype.
+        Raises:
+            InvariantError: nothing is planned, or another number of tokens.
+        Mutates:
+            the pool's slots named by the planned `slot_mapping`.
+        """
+        planned = self._plan.num_rows
+        if planned != len(q):
+            raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
+        slots = View(self.slot_mapping)
+        k_pool, v_pool = self._pools[layer_id]
+        out = torch.empty(q.shape, dtype=torch.float32)
+        program = Program()
+        program.write_kv(View(k.float()), View(v.float()), slots, k_pool, v_pool)
+        program.attention(View(q.float()), k_pool, v_pool, self._plan, View(out), self._scale)
+        program.run(len(q))
+        return out.to(q.dtype)
+
+
+def _check(layers: Sequence[LayerKV], num_qo_heads: int) -> None:
+    if not kernels.is_available():
+        raise BackendUnavailableError(kernels.why_not())
+    if not layers:
+        raise BackendUnavailableError("attention needs a KV pool of at least one layer")
+    pool = layers[0].k
+    num_kv_heads, head_dim = pool.shape[2:]
+    if num_qo_heads % num_kv_heads:
+        counts = f"{num_qo_heads} query heads over {num_kv_heads} KV heads"
+        raise BackendUnavailableError(f"each KV head must serve equally many; got {counts}")
+    if pool.device.type != "cpu" or pool.dtype not in POOL_DTYPES:
+        got = f"{pool.dtype} on {pool.device}"
+        raise BackendUnavailableError(f"the pool must be float32 or bfloat16 on a CPU; got {got}")
+    if head_dim % HEAD_DIM_STEP:
+        raise BackendUnavailableError(
+            f"head_dim must be a multiple of {HEAD_DIM_STEP}; got {head_dim}"
+        )

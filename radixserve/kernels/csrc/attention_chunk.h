@@ -1,0 +1,149 @@
+// What some lines see of one chunk: the partial results (m, l, acc).
+//
+//   score = q . k        over d in ascending order; q has been scaled
+//   m     = max score,   l = sum of p = e^(score - m), W sums side by side and then their tree
+//   acc   = sum of p v   over tokens in ascending order
+#pragma once
+
+#include "attention_columns.h"
+#include "attention_product.h"
+#include "attention_schedule.h"
+#include "attention_scratch.h"
+#include "attention_softmax.h"
+#include "simd.h"
+
+namespace rs::RS_VARIANT {
+
+// One KV head of the tokens of one chunk, of which lines see at most `count`.
+template <class T>
+struct ChunkKV {
+  const T* k;
+  const T* v;
+  const int64_t* offsets;  // of each token's row; kChunk, all of them rows of this request
+  int count;
+};
+
+// Query heads of some tokens that read one chunk: rows of head_dim floats, and how many of the
+// chunk's tokens each sees: at least 1, and never fewer than the line before.
+struct Lines {
+  const float* q;
+  const int32_t* visible;
+  int count;
+};
+
+// Partial results, a line each.
+struct Partials {
+  float* acc;  // of acc_width floats, in units of the pool's dtype
+  float* m;
+  float* l;
+};
+
+RS_INLINE int smaller(int a, int b) { return a < b ? a : b; }
+
+// Vectors of columns that are reshaped before all lines are multiplied with them: few enough to
+// stay in the first cache, enough for as many sums at once as `product_rows` makes.
+RS_INLINE int columns_a_pass(const Lines& lines) { return lines.count <= 3 ? 4 : 2; }
+
+// Tokens [first, first + W) as one vector of columns, be there so many or not: scores of tokens that
+// a line does not see are never used. Meanwhile asks for the next chunk's, elements [0, end).
+template <class T>
+RS_INLINE void pack_keys(const ChunkKV<T>& kv, const Wanted<T>& wanted, int end, int first,
+                         int head_dim, float* column) {
+  const T* rows[W];
+  for (int i = 0; i < W; ++i) {
+    rows[i] = kv.k + kv.offsets[first + i];
+    Wanted<T>::prefetch(wanted, first + i, 0, end);
+  }
+  transpose(rows, head_dim, column);
+}
+
+// The unit of V that begins with `column`, as vectors of columns. Meanwhile asks for the next
+// chunk's.
+template <class T>
+RS_INLINE void pack_values(const ChunkKV<T>& kv, const Wanted<T>& wanted, int column, int head_dim,
+                           float* packed) {
+  const int d = column * W, end = smaller(d + kUnit<T> * W, head_dim);
+  for (int i = 0; i < kv.count; ++i) {
+    Wanted<T>::prefetch(wanted, i, d, end);
+    F32 unit[kUnit<T>];
+    load_unit_n(kv.v + kv.offsets[i] + d, head_dim - d, unit);
+    for (int u = 0; u < kUnit<T>; ++u) store(packed + (u * kChunk + i) * W, unit[u]);
+  }
+}
+
+template <class T>
+RS_INLINE void compute_scores(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines,
+                              int head_dim, Scratch& scratch) {
+  const int num_columns = num_vectors(lines.visible[lines.count - 1]);
+  const int pass = columns_a_pass(lines);
+  const bool are_few = lines.count <= kMaxRows;
+  const Wanted<T> wanted{next.k, next.offsets};
+  constexpr int line = Wanted<T>::line;
+  const int packing_end = are_few ? (head_dim / 2 + line - 1) / line * line : head_dim;
+  for (int first = 0; first < num_columns; first += pass) {
+    const int count = smaller(pass, num_columns - first);
+    for (int i = 0; i < count; ++i)
+      pack_keys(kv, wanted, packing_end, (first + i) * W, head_dim,
+                scratch.columns + static_cast<int64_t>(i) * head_dim * W);
+    const PackedColumns keys{scratch.columns, head_dim};
+    float* const scores = scratch.scores + first * W;
+    if (are_few) {
+      const KeyColumns<T> columns{keys, wanted, first * W, packing_end, head_dim};
+      product_few({lines.q, head_dim}, lines.count, columns, 0, count, 0, head_dim,
+                  {scores, kChunk});
+      continue;
+    }
+    for (int row = 0; row < lines.count; row += kMaxRows)
+      product_few({lines.q + static_cast<int64_t>(row) * head_dim, head_dim},
+                  smaller(kMaxRows, lines.count - row), keys, 0, count, 0, head_dim,
+                  {scores + static_cast<int64_t>(row) * kChunk, kChunk});
+  }
+}
+
+// acc = p V for vectors of columns [column, end_column); the result's columns begin at `acc`.
+//
+// A line's sum ends with the last token that it sees, so that a NaN in a later token's V cannot
+// reach it: 0 * NaN is NaN.
+template <class Columns>
+RS_INLINE void sum_values(const Lines& lines, const Columns& values, int num_columns,
+                          const float* scores, Sums sums) {
+  for (int first = 0; first < lines.count; first += kMaxRows) {
+    const int count = smaller(kMaxRows, lines.count - first);
+    const Rows rows{scores + static_cast<int64_t>(first) * kChunk, kChunk};
+    const Sums tile{sums.data + first * sums.stride, sums.stride};
+    const int seen_by_all = lines.visible[first];
+    product_few(rows, count, values, 0, num_columns, 0, seen_by_all, tile);
+    for (int i = 1; i < count; ++i)
+      if (const int seen = lines.visible[first + i]; seen > seen_by_all)
+        product_few({rows.data + i * kChunk, kChunk}, 1, values, 0, num_columns, seen_by_all, seen,
+                    {tile.data + i * sums.stride, sums.stride});
+  }
+}
+
+// Computes the partial results of all lines. Meanwhile asks for the chunk that comes next, which
+// may be the same one again; its offsets are valid for all of kChunk tokens.
+template <class T>
+void attend_chunk(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines, int head_dim,
+                  Scratch& scratch, const Partials& out) {
+  compute_scores(kv, next, lines, head_dim, scratch);
+  float* const scores = scratch.scores;
+  for (int64_t line = 0; line < lines.count; ++line)
+    out.m[line] = find_largest(scores + line * kChunk, lines.visible[line]);
+  for (int64_t line = 0; line < lines.count; ++line)
+    out.l[line] = weigh(scores + line * kChunk, lines.visible[line], out.m[line]);
+  const int64_t width = acc_width<T>(head_dim);
+  const auto num_columns = static_cast<int>(width / W);
+  if (lines.count <= kMaxRows && head_dim == width)
+    return sum_values(lines, PoolColumns<T>{kv.v, kv.offsets, {next.v, next.offsets}},
+                      num_columns, scores, {out.acc, width});
+  for (int column = 0; column < num_columns; column += 2) {
+    const int count = smaller(2, num_columns - column);
+    for (int i = 0; i < count; i += kUnit<T>)
+      pack_values(kv, {next.v, next.offsets}, column + i, head_dim,
+                  scratch.columns + i * kChunk * W);
+    sum_values(lines, PackedColumns{scratch.columns, kChunk}, count, scores,
+               {out.acc + column * W, width});
+  }
+}
+
+}  // namespace rs::RS_VARIANT

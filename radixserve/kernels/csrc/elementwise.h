@@ -1,0 +1,19 @@
+// What is done to one row at a time: normalise, rotate, widen, narrow, find the largest.
+#pragma once
+
+#include <cstdint>
+
+namespace rs {
+
+struct ElementwiseKernels {
+  // out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t size, float* out);
+  // The first half of a head is turned against the second: x1 cos - x2 sin, x2 cos + x1 sin.
+  void (*rotate)(float* head, const float* cos, const float* sin, int64_t half);
+  void (*widen_bf16)(const uint16_t* from, int64_t size, float* to);
+  void (*narrow_bf16)(const float* from, int64_t size, uint16_t* to);
+  // The first place of the largest; a NaN is larger than every number. size >= 1.
+  int64_t (*argmax)(const float* x, int64_t size);
+};
+
+}  // namespace rs

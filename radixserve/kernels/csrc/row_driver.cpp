@@ -1,0 +1,48 @@
+#include "argmax.h"
+#include "driver.h"
+#include "ops.h"
+
+namespace rs {
+
+// A layer's row operations over bands of one buffer.
+void drive_rows(Random& random) {
+  const int64_t rows = random.number(1, 12), heads = random.number(1, 3);
+  const int64_t head_dim = 2 * random.number(1, 20), width = heads * head_dim;
+  const DType kept = random.number(0, 1) ? DType::float32 : DType::bfloat16;
+  const View table = random.array(kept, {9, 3 * width});
+  const View ids = random.array(DType::int64, {rows}, 9);
+  const View buffer = random.array(DType::float32, {rows, 3 * width});
+  const View q = Random::as_heads(Random::columns(buffer, 0, width), heads);
+  const View k = Random::as_heads(Random::columns(buffer, width, 2 * width), heads);
+  const View v = Random::as_heads(Random::columns(buffer, 2 * width, 3 * width), heads);
+  const View positions = random.array(DType::int64, {rows}, 7);
+  const View cos = random.array(DType::float32, {7, head_dim / 2});
+  const View sin = random.array(DType::float32, {7, head_dim / 2});
+  const int64_t block_size = random.number(1, 5);
+  const View slots = random.array(DType::int64, {rows}, 4 * block_size);
+  for (int64_t row = 0; row < rows; ++row) slots.as<int64_t>()[row] = row;  // no two equal
+  const View k_pool = random.array(kept, {12, block_size, heads, head_dim});
+  const View v_pool = random.array(kept, {12, block_size, heads, head_dim});
+
+  Program program;
+  add_embed(program, table, ids, buffer);
+  add_rms_norm(program, buffer, random.array(kept, {3 * width}), 1e-5f, buffer);
+  add_rms_norm(program, q, random.array(kept, {head_dim}), 1e-5f, q);
+  add_rope(program, q, positions, cos, sin);
+  add_rope(program, k, positions, cos, sin);
+  add_write_kv(program, k, v, slots, k_pool, v_pool);
+  program.run(rows);
+
+  const View out_ids = random.array(DType::int64, {rows});
+  const View out_finite = random.array(DType::uint8, {rows});
+  argmax(buffer, rows, 3 * width, out_ids, out_finite);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* const values = buffer.row<const float>(row);
+    const int64_t best = out_ids.as<int64_t>()[row];
+    for (int64_t i = 0; i < 3 * width; ++i)
+      expect(values[i] < values[best] || (values[i] == values[best] && i >= best),
+             "argmax missed the first of the largest");
+  }
+}
+
+}  // namespace rs
