@@ -126,8 +126,8 @@ async def ask(session: aiohttp.ClientSession, prompt: Sequence[int], max_tokens:
         response.raise_for_status()
         async for line in response.content:
             data = line.removeprefix(b"data:").strip()
-            if not data or data == b"[DONE]":
-                continue
+            if not line.startswith(b"data:") or data == b"[DONE]":
+                continue  # a blank line, a comment that keeps the connection open, the end
             event = json.loads(data)
             usage = event.get("usage") or usage
             for choice in event["choices"]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.model
 def test_check_finds_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--set", "engine.cache.num_blocks=64", "--dtype", "float32"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * 7
+    assert [line.split()[0] for line in lines[:-1]] == ["ok"] * 8
     assert "from the cache and the same tokens" in lines[-2]
 
 
