@@ -65,11 +65,16 @@ class Echo:
 
     Args:
         answer: Of a line and how often it has been sent; an exception is raised.
+        together: So many answers are given at a time: fewer requests wait for more.
     """
 
     def __init__(
-        self, answer: Callable[[BatchLine, int], Reply | UnreachableError] | None = None
+        self,
+        answer: Callable[[BatchLine, int], Reply | UnreachableError] | None = None,
+        *,
+        together: int = 1,
     ) -> None:
+        self._together = asyncio.Barrier(together)
         self._answer = answer or (lambda line, _: ok(line))
         self.sent: list[str] = []
         self.num_under_way = self.most_under_way = 0
@@ -81,6 +86,7 @@ class Echo:
         self.most_under_way = max(self.most_under_way, self.num_under_way)
         try:
             await asyncio.sleep(0)
+            await self._together.wait()
             found = self._answer(line, self.sent.count(line.custom_id))
         finally:
             self.num_under_way -= 1

@@ -46,7 +46,7 @@ async def run(
 
 
 async def test_every_request_gets_one_record(results: ResultFile) -> None:
-    dispatch = Echo()
+    dispatch = Echo(together=4)
     report = await run(100, dispatch, results)
     assert sorted(ids(results.path)) == sorted(f"id-{i}" for i in range(100))
     assert dispatch.sent == [f"id-{i}" for i in range(100)]
