@@ -164,6 +164,8 @@ Array::Array(nb::ndarray<nb::device::cpu> array) : owner(std::move(array)) {
 }  // namespace rs
 
 NB_MODULE(_native, m) {
+  // What lives as long as the process is no leak, and users cannot do anything about it.
+  nb::set_leak_warnings(false);
   using namespace rs;
   bind_machine(m);
   bind_arrays(m);
