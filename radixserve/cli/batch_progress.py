@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from radixserve.cli.facts_bar import make_facts_bar
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -45,7 +47,7 @@ class BatchProgress:
         if self._is_quiet or not sys.stderr.isatty():
             yield
             return
-        with _make_bar() as bar:
+        with make_facts_bar() as bar:
             report = self.report
             done = report.num_done + report.num_failed
             task = bar.add_task("batch", total=report.num_lines, completed=done, facts="")
@@ -76,25 +78,3 @@ class BatchProgress:
         report = self.report
         seconds = report.num_left * self.seconds / max(report.num_run, 1)
         return f"about {seconds:,.0f} s left"
-
-
-def _make_bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )

@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from radixserve.cli.facts_bar import make_facts_bar
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 LINE_EVERY_S = 30.0
 """Between two lines where stderr is no terminal."""
+REFRESHES_PER_S = 2.0
+"""Of the bar: few, as a thread of the process that takes the times draws it."""
 
 
 class LoadProgress:
@@ -40,7 +44,7 @@ class LoadProgress:
         if self._is_quiet or not sys.stderr.isatty():
             yield
             return
-        with _make_bar() as bar:
+        with make_facts_bar(refreshes_per_s=REFRESHES_PER_S) as bar:
             self._bar = (bar, bar.add_task("bench", total=self._total, facts=""))
             yield
             self._bar = None
@@ -68,27 +72,3 @@ class LoadProgress:
         failed = f"{self._num_failed} failed, " if self._num_failed else ""
         hit_rate = self._cached / max(self._input, 1)
         return f"{failed}{rate:,.0f} output tok/s, {hit_rate:.0%} cached"
-
-
-def _make_bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[facts]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        # The bar is drawn by a thread of the process that takes the times.
-        refresh_per_second=2,
-    )

@@ -34,7 +34,10 @@ class Decoder(Protocol):
         ...
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits [R, vocab_size] in float32 of R rows of a call's output."""
+        """Return the logits [R, vocab_size] in float32 of R rows of a call's output.
+
+        Good until the next call.
+        """
         ...
 
 

@@ -124,14 +124,20 @@ class NativeLM:
         return tape.hidden[:rows]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits [R, vocab_size] in float32 of R rows of a call's output."""
-        logits = torch.empty(len(hidden), self._spec.vocab_size)
-        for start in range(0, len(hidden), LOGIT_ROWS):
-            rows = hidden[start : start + LOGIT_ROWS]
-            self._head_in[: len(rows)] = rows
-            self._head.run(len(rows))
-            logits[start : start + len(rows)] = self._logits[: len(rows)]
-        return logits
+        """Return the logits [R, vocab_size] in float32 of R rows of a call's output.
+
+        Good until the next call.
+        """
+        if len(hidden) <= LOGIT_ROWS:
+            return self._few_logits(hidden)
+        parts = (hidden[at : at + LOGIT_ROWS] for at in range(0, len(hidden), LOGIT_ROWS))
+        return torch.cat([self._few_logits(part).clone() for part in parts])
+
+    def _few_logits(self, hidden: Tensor) -> Tensor:
+        rows = len(hidden)
+        self._head_in[:rows] = hidden
+        self._head.run(rows)
+        return self._logits[:rows]
 
     def _record(self, capacity: int) -> _Tape:
         ids, positions, slots = (torch.zeros(capacity, dtype=torch.int64) for _ in range(3))

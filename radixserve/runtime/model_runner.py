@@ -104,6 +104,7 @@ class ModelRunner:
         self, plan: StepPlan, batch: BatchTensors, hidden: Tensor, masks: PendingMasks | None
     ) -> StepResult:
         """Choose the next tokens and tell how likely tokens were, where the plan asks."""
+        prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)  # before the logits that stay
         next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
         row_errors: dict[int, str] = {}
         rows = [row for row, req in enumerate(plan.reqs) if req.sampling is not None]
@@ -121,7 +122,7 @@ class ModelRunner:
             row_errors,
             forced_tokens=self._grammars.advance(plan, next_tokens) if masks is not None else {},
             logprobs=self._logprobs(plan, rows, logits, next_tokens),
-            prompt_logprobs=self._prompt_logprobs(plan, batch, hidden),
+            prompt_logprobs=prompt_logprobs,
         )
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,27 +20,10 @@ from tests.kernels.attention_mix import (
     set_plan,
     truth,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.kernels.machines import VARIANTS, machine
 
 if not kernels.is_available():
     pytest.skip(kernels.why_not(), allow_module_level=True)
-
-VARIANTS = kernels.variants()
-
-
-@contextmanager
-def machine(*, variant: str | None = None, threads: int | None = None) -> Iterator[None]:
-    """Let the kernels use this variant and so many threads meanwhile."""
-    variant_before, threads_before = kernels.variant(), kernels.num_threads()
-    kernels.set_variant(variant or variant_before)
-    kernels.set_num_threads(threads or threads_before)
-    try:
-        yield
-    finally:
-        kernels.set_variant(variant_before)
-        kernels.set_num_threads(threads_before)
 
 
 def decodes(*lens: int, shared: int = 0, **shape: Any) -> Mix:

@@ -11,19 +11,9 @@ RS_INLINE int num_vectors(int count) { return (count + W - 1) / W; }
 // e^x for x <= 0 to about 1 ulp, 0 below -86, NaN for NaN. Two thirds of the work of `exp`: no
 // overflow, and no results below the normal range, which would be lost beside the largest weight, 1.
 RS_INLINE F32 exp_of_negative(F32 x) {
-  const F32 round = set1(12582912.0f);  // 1.5 * 2^23: adding it leaves n in the lowest bits
   const I32 is_tiny = x < -86.0f;
-  const F32 shifted = fma(x, set1(1.44269504f), round);
-  const F32 n = shifted - round;
-  F32 r = fma(n, set1(-0.693145752f), x);
-  r = fma(n, set1(-1.42860677e-6f), r);
-  F32 p = set1(1.98756912e-4f);
-  p = fma(p, r, set1(1.39819994e-3f));
-  p = fma(p, r, set1(8.33345205e-3f));
-  p = fma(p, r, set1(4.16657962e-2f));
-  p = fma(p, r, set1(1.66666657e-1f));
-  p = fma(p, r, set1(5.00000000e-1f));
-  p = fma(p, r * r, r + 1.0f);
+  F32 shifted;
+  const F32 p = exp_of_rest(x, shifted);
   const F32 power = (F32)(((U32)shifted << 23) + (127u << 23));  // 2^n
   return (F32)((I32)(p * power) & ~is_tiny);
 }

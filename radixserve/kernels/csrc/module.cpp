@@ -9,7 +9,7 @@
 
 #include "argmax.h"
 #include "bindings.h"
-#include "limits.h"
+#include "machine_limits.h"
 #include "ops.h"
 #include "packed_linear.h"
 #include "threads.h"

@@ -142,13 +142,12 @@ RS_INLINE float reduce_add(F32 v) {
   return lanes[0];
 }
 
-// e^x to about 1 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN, results below the normal
-// range are rounded like any other. x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial gives e^r.
-RS_INLINE F32 exp(F32 x) {
-  const F32 floor = set1(-104.0f), ceiling = set1(89.0f), round = set1(12582912.0f);
-  x = select(x < floor, floor, x);
-  x = select(x > ceiling, ceiling, x);
-  const F32 shifted = fma(x, set1(1.44269504f), round);  // n in the lowest bits
+constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves whole numbers in the low bits
+
+// x = n ln 2 + r, |r| <= ln 2 / 2: returns e^r, by a polynomial, and n + kRound in `shifted`.
+RS_INLINE F32 exp_of_rest(F32 x, F32& shifted) {
+  const F32 round = set1(kRound);
+  shifted = fma(x, set1(1.44269504f), round);
   const F32 n = shifted - round;
   F32 r = fma(n, set1(-0.693145752f), x);
   r = fma(n, set1(-1.42860677e-6f), r);
@@ -158,7 +157,17 @@ RS_INLINE F32 exp(F32 x) {
   p = fma(p, r, set1(4.16657962e-2f));
   p = fma(p, r, set1(1.66666657e-1f));
   p = fma(p, r, set1(5.00000000e-1f));
-  p = fma(p, r * r, r + 1.0f);
+  return fma(p, r * r, r + 1.0f);
+}
+
+// e^x to about 1 ulp; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN, results below the normal
+// range are rounded like any other.
+RS_INLINE F32 exp(F32 x) {
+  const F32 floor = set1(-104.0f), ceiling = set1(89.0f), round = set1(kRound);
+  x = select(x < floor, floor, x);
+  x = select(x > ceiling, ceiling, x);
+  F32 shifted;
+  const F32 p = exp_of_rest(x, shifted);
   // 2^n in two factors: n reaches from -150 to 128, one exponent only from -126 to 127.
   const I32 whole = (I32)((U32)shifted - (U32)round);
   const I32 half = whole >> 1;

@@ -1,5 +1,5 @@
 // Compiled once per variant.
-#include "limits.h"
+#include "machine_limits.h"
 
 #include "simd.h"
 
