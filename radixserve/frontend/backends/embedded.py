@@ -21,6 +21,7 @@ from radixserve.frontend.backends.protocol import (
     WarmDone,
     scoring_usage,
 )
+from radixserve.frontend.backends.start_once import StartOnce
 from radixserve.types import FinishReason, ReqId, SamplingParams
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class EmbeddedBackend:
         self._owns_engine = engine is None
         self._sends_hints = sends_hints
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._starting = StartOnce(self._start)
         self._encoder: TranscriptEncoder | None = None
 
     def __repr__(self) -> str:
@@ -112,16 +113,15 @@ class EmbeddedBackend:
                 "a loop use one of their own: give them an engine of their own, or stay inside"
             )
         self._loop = loop
-        if self._starting is None:
-            self._starting = loop.create_task(self._start())
-        await asyncio.shield(self._starting)
+        await self._starting()
 
     async def close(self) -> None:
         """Stop the engine, if it is this backend's own."""
         if self._owns_engine and self._engine is not None:
             await self._engine.stop()
             self._engine = self._encoder = None
-        self._starting = self._loop = None
+        self._starting.forget()
+        self._loop = None
 
     async def generate(self, call: GenCall) -> AsyncIterator[str | GenDone]:
         """See `Backend`."""

@@ -36,6 +36,7 @@ from radixserve.frontend.backends.protocol import (
     ScoreDone,
     WarmDone,
 )
+from radixserve.frontend.backends.start_once import StartOnce
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -74,7 +75,7 @@ class OpenAIBackend:
         self._continues_turns = continues_turns
         self._capabilities = DECLARED if capabilities is None else frozenset(capabilities)
         self._is_probed = capabilities is not None
-        self._starting: asyncio.Task[None] | None = None
+        self._starting = StartOnce(self._start)
 
     def __repr__(self) -> str:
         return f"<OpenAIBackend {self.name}>"
@@ -97,16 +98,12 @@ class OpenAIBackend:
                 another event loop.
         """
         self._http.open()
-        if self._starting is None or (
-            self._starting.done() and (self._starting.cancelled() or self._starting.exception())
-        ):
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        await asyncio.shield(self._starting)
+        await self._starting()
 
     async def close(self) -> None:
         """Hang up."""
         await self._http.close()
-        self._starting = None
+        self._starting.forget()
 
     async def generate(self, call: GenCall) -> AsyncIterator[str | GenDone]:
         """See `Backend`.

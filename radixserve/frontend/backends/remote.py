@@ -39,6 +39,7 @@ from radixserve.frontend.backends.protocol import (
     WarmDone,
     scoring_usage,
 )
+from radixserve.frontend.backends.start_once import StartOnce
 from radixserve.frontend.backends.wire import constraint_fields, hint_fields, sampling_fields
 from radixserve.types import ID_BYTES, pack_ids
 
@@ -71,7 +72,7 @@ class RemoteBackend:
         self._numbers = itertools.count(1)
         self._model = ""
         self._encoder: TranscriptEncoder | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._starting = StartOnce(self._start)
         self._kept: dict[str, PackedIds] = {}
         """The ids of calls that may be gone on from."""
         self._errands: set[asyncio.Task[None]] = set()
@@ -108,15 +109,14 @@ class RemoteBackend:
                 encodes text otherwise than this process would.
         """
         self._http.open()
-        if self._starting is None or (self._starting.done() and _has_failed(self._starting)):
-            self._starting = asyncio.get_running_loop().create_task(self._start())
-        await asyncio.shield(self._starting)
+        await self._starting()
 
     async def close(self) -> None:
         """Hang up, after what is under way has been said."""
         await asyncio.gather(*self._errands)
         await self._http.close()
-        self._starting = self._encoder = None
+        self._starting.forget()
+        self._encoder = None
         self._kept.clear()
 
     async def generate(self, call: GenCall) -> AsyncIterator[str | GenDone]:
@@ -325,7 +325,3 @@ def _given(**fields: Any) -> dict[str, Any]:
 def _number(value: float | None) -> float:
     """Return a log-probability; JSON has no minus infinity."""
     return -math.inf if value is None else value
-
-
-def _has_failed(task: asyncio.Task[None]) -> bool:
-    return task.cancelled() or task.exception() is not None
