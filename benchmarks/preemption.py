@@ -122,7 +122,7 @@ def print_report(bench: Bench, cases: Sequence[Case], args: argparse.Namespace) 
         f"measured at start-up in {bench.measuring_s:.2f} s: copy {gib_per_s:.1f} GiB/s "
         f"+ {1000 * costs.copy_overhead_s:.1f} ms, "
         f"prefill {costs.prefill_tokens_per_s:.0f} tokens/s "
-        f"but at least {1000 * costs.prefill_floor_s:.1f} ms\n"
+        f"after {', '.join(f'{n}: {1000 * s:.1f} ms' for n, s in costs.few_tokens)}\n"
     )
     titles = f"{'length':>7}{'lost':>7}{'recompute ms':>14}{'swap ms':>10}"
     print(f"{titles}  {'auto takes':11}{'ratio':>6}")

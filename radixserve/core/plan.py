@@ -67,10 +67,12 @@ class TransferCosts:
     copy_bytes_per_s: float
     """Between pool and host memory, one way."""
     prefill_tokens_per_s: float
+    """Beyond the last of `few_tokens`."""
     copy_overhead_s: float = 0.0
     """Of one transfer, however small."""
-    prefill_floor_s: float = 0.0
-    """The least by which a step takes longer if it computes more than decodes."""
+    few_tokens: tuple[tuple[int, float], ...] = ()
+    """(tokens, seconds by which a step that computes so many more takes longer), ascending. The
+    first ones are nearly free where a step is bound by reading the weights."""
 
     def copy_s(self, num_blocks: int) -> float:
         """Return the seconds that moving some blocks, one way and at once, takes."""
@@ -80,9 +82,13 @@ class TransferCosts:
 
     def prefill_s(self, num_tokens: int) -> float:
         """Return the seconds by which computing the KV of some tokens makes steps longer."""
-        if num_tokens == 0:
-            return 0.0
-        return max(self.prefill_floor_s, num_tokens / self.prefill_tokens_per_s)
+        len_before, s_before = 0, 0.0
+        for length, seconds in self.few_tokens:
+            if num_tokens <= length:
+                share = (num_tokens - len_before) / (length - len_before)
+                return s_before + share * (seconds - s_before)
+            len_before, s_before = length, seconds
+        return s_before + (num_tokens - len_before) / self.prefill_tokens_per_s
 
 
 class SamplingState(NamedTuple):

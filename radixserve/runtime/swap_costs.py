@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,14 +12,14 @@ from radixserve.core.plan import BlockSwap, ScheduledReq, StepPlan, TransferCost
 from radixserve.types import ReqId, pack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
     from radixserve.runtime.model_runner import ModelRunner
 
 MOST_COPIED_BLOCKS = 32
-STEP_LENS = (1, 2, 7, 31)
+STEP_LENS = (1, 2, 3, 5, 9, 33)
 """Tokens of one Req in a step: an ordinary decode, one more to compute again, some, and more."""
 CONTEXT_LEN = 1024
 """Tokens of that Req before them, if the pool holds as many. Where a victim is short, a swap wins
@@ -51,17 +52,24 @@ def measure_swap_costs(
     one_s, all_s = (_copy_s(pool, host, count, stopwatch) for count in (1, num_blocks))
     block_s, copy_overhead_s = _line((1, one_s), (num_blocks, all_s))
     capacity = pool.num_blocks * pool.block_size
-    lens = [min(length, capacity) for length in STEP_LENS]
-    decode_s, one_more_s, few_s, many_s = (_step_s(runner, pool, n, stopwatch) for n in lens)
-    token_s, _ = _line((lens[2], few_s), (lens[3], many_s))
+    lens = sorted({min(length, capacity) for length in STEP_LENS})
+    steps = [(length, _step_s(runner, pool, length, stopwatch)) for length in lens]
+    token_s, _ = _line(steps[max(0, len(steps) - 2)], steps[-1])
     block_bytes = _block_bytes(pool)
     return TransferCosts(
         block_bytes=block_bytes,
         copy_bytes_per_s=block_bytes / block_s,
         prefill_tokens_per_s=1 / token_s,
         copy_overhead_s=copy_overhead_s,
-        prefill_floor_s=max(0.0, one_more_s - decode_s),
+        few_tokens=_more_than_a_decode(steps),
     )
+
+
+def _more_than_a_decode(steps: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Return by how much steps of more tokens take longer than the first one; never less again."""
+    (decode_len, decode_s), *more = steps
+    extra_s = accumulate((max(0.0, seconds - decode_s) for _, seconds in more), max)
+    return tuple((n - decode_len, s) for (n, _), s in zip(more, extra_s, strict=True))
 
 
 def _line(few: tuple[int, float], many: tuple[int, float]) -> tuple[float, float]:

@@ -34,3 +34,6 @@ def test_costs_are_measured_in_pools_of_any_size(
     assert costs.copy_overhead_s >= 0
     assert 0 < costs.copy_s(1) < costs.copy_s(100)
     assert costs.copy_s(0) == 0
+    assert costs.prefill_s(0) == 0
+    assert 0 <= costs.prefill_s(1) <= costs.prefill_s(5) <= costs.prefill_s(40)
+    assert costs.prefill_s(400) < costs.prefill_s(4000)

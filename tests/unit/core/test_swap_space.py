@@ -302,3 +302,16 @@ def test_swapping_a_swapped_request_is_our_bug() -> None:
         rig.space.save(req, 0)
 
     assert caught.value.number == 11
+
+
+def test_the_first_tokens_of_a_prefill_cost_what_was_measured_for_so_few() -> None:
+    costs = TransferCosts(
+        block_bytes=4,
+        copy_bytes_per_s=1.0,
+        prefill_tokens_per_s=10.0,
+        few_tokens=((1, 0.0), (3, 0.2), (8, 1.2)),
+    )
+
+    found = [costs.prefill_s(count) for count in (0, 1, 2, 3, 4, 8, 9, 18)]
+
+    assert found == pytest.approx([0.0, 0.0, 0.1, 0.2, 0.4, 1.2, 1.3, 2.2])
