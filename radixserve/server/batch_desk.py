@@ -92,7 +92,8 @@ class BatchDesk:
             StoredObjectBusyError: a batch is reading it.
         """
         for job in self._jobs.values():
-            if job.batch.input_file_id == file.id:
+            is_reading = job.batch.ending is None  # what is left of a batch then are its results
+            if is_reading and job.batch.input_file_id == file.id:
                 raise StoredObjectBusyError(f"The batch {job.batch.id} is using this file.")
         await self.files.delete(file)
 

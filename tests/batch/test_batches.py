@@ -15,6 +15,7 @@ from blockbuster import blockbuster_ctx
 
 from radixserve.config import HttpConfig, KeyConfig
 from radixserve.server.batch_job import BatchJob
+from radixserve.server.store.files import FileStore
 from tests.batch.conftest import serving
 from tests.batch.lines import few_shot, line, write
 from tests.kit.engines import PATIENCE_S, StepGate, assert_idle, until
@@ -210,6 +211,24 @@ async def test_a_file_in_use_is_not_deleted(api: openai.AsyncOpenAI, engine: Asy
     gate.open()
     await ended(api, batch)
     assert (await api.files.delete(batch.input_file_id)).deleted
+
+
+async def test_a_batch_that_has_only_its_results_to_move_does_not_use_its_input(
+    api: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt, is_moving, may_move = FileStore.adopt, asyncio.Event(), asyncio.Event()
+
+    async def held(*args: Any, **kwargs: Any) -> str | None:
+        is_moving.set()
+        await may_move.wait()
+        return await adopt(*args, **kwargs)
+
+    monkeypatch.setattr(FileStore, "adopt", held)
+    batch = await begin(api, [line("a")])
+    await is_moving.wait()
+    assert (await api.files.delete(batch.input_file_id)).deleted
+    may_move.set()
+    assert (await ended(api, batch)).status == "completed"
 
 
 @pytest.mark.parametrize(
