@@ -85,18 +85,19 @@ def machine() -> Finding:
     return Finding("machine", free >= LEAST_FREE_BYTES, detail)
 
 
-def dtype(setting: str) -> Finding:
-    """Look at which precision is chosen here, and why."""
-    from radixserve.kernels import is_available
+def dtype(setting: str, backend: str) -> Finding:
+    """Look at which precision is chosen here for an attention backend, and why."""
+    from radixserve.attention.select import has_kernels
     from radixserve.models.dtype import choose_dtype
 
+    is_native = has_kernels(backend)
     try:
-        chosen = str(choose_dtype(setting, has_kernels=is_available())).removeprefix("torch.")
+        chosen = str(choose_dtype(setting, has_kernels=is_native)).removeprefix("torch.")
     except RadixServeError as error:
         return _failure("dtype", error)
     if setting != "auto":
         return Finding("dtype", True, f"{chosen}, as asked for")
-    if is_available():
+    if is_native:
         return Finding("dtype", True, f"{chosen}, which the native kernels read at half the cost")
     native = "multiplies" if chosen == "bfloat16" else "does not multiply"
     return Finding("dtype", True, f"{chosen}: this CPU {native} bfloat16 natively")

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from radixserve.cli import self_test
 from radixserve.cli.main import main
+from radixserve.kernels import is_available
 
 REPO = Path(__file__).parents[2]
 
@@ -21,6 +23,12 @@ def test_check_finds_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == ["ok"] * 8
     assert "from the cache and the same tokens" in lines[-2]
+
+
+def test_check_tells_the_precision_of_the_backend_that_is_asked_for() -> None:
+    assert "native kernels" not in str(self_test.dtype("auto", "reference"))
+    if is_available():
+        assert "bfloat16, which the native kernels" in str(self_test.dtype("auto", "auto"))
 
 
 def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
