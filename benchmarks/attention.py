@@ -28,7 +28,7 @@ import torch
 from benchmarks.kernels import Limits
 from benchmarks.machine import describe_machine
 from radixserve.attention.build import build_metadata
-from radixserve.kernels import AttentionPlan, Program, View, num_threads, set_num_threads, variant
+from radixserve.kernels import AttentionPlan, Program, View, set_num_threads
 from radixserve.runtime.kv_cache import allocate_layers
 from radixserve.types import pack_ids
 
@@ -225,11 +225,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         set_num_threads(args.threads)
     limits = Limits.measure()
     print(describe_machine())
-    print(
-        f"kernels {variant()}, {num_threads()} threads; "
-        f"memory {limits.bytes_per_s / 1e9:.1f} GB/s, "
-        f"multiply-adds {limits.flops / 1e9:.0f} GFLOP/s"
-    )
+    print(limits)
     print(
         "case     KV        reqs context   us/layer   GB/s of mem  GFLOP/s of fma  floor"
         " share off  copies"

@@ -75,6 +75,13 @@ class Limits:
         """Measure now, with the threads in use."""
         return Limits(measure_read_bandwidth(), measure_peak_flops())
 
+    def __str__(self) -> str:
+        return (
+            f"kernels {variant()}, {num_threads()} threads; "
+            f"memory {self.bytes_per_s / 1e9:.1f} GB/s, "
+            f"multiply-adds {self.flops / 1e9:.0f} GFLOP/s"
+        )
+
     def floor_s(self, num_bytes: float, num_flops: float) -> float:
         """Return the seconds that nothing can beat."""
         return max(num_bytes / self.bytes_per_s, num_flops / self.flops)
@@ -189,11 +196,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(num_threads())
     limits = Limits.measure()
     print(describe_machine())
-    print(
-        f"kernels {variant()}, {num_threads()} threads; "
-        f"memory {limits.bytes_per_s / 1e9:.1f} GB/s, "
-        f"multiply-adds {limits.flops / 1e9:.0f} GFLOP/s"
-    )
+    print(limits)
     print("shape    weights    rows  us/product  GB/s  of mem  GFLOP/s of fma  floor   torch")
     for shape in SHAPES:
         for dtype in args.dtypes:

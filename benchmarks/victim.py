@@ -60,7 +60,7 @@ class Bench:
         heads = loaded.spec.num_qo_heads
         attention = select_backend("auto", self.pool.layers, num_qo_heads=heads)
         sampler = Sampler(loaded.spec.vocab_size)
-        decoder = build_decoder(loaded, self.pool, attention, capacity=max_len)
+        decoder = build_decoder(loaded, attention, capacity=max_len)
         self.runner = ModelRunner(decoder, self.pool, attention, sampler, self.host)
         self.runner.warm_up()
         started = time.perf_counter()

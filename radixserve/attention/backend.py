@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from radixserve.errors import BackendUnavailableError
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from radixserve.attention.metadata import AttentionMetadata
@@ -45,3 +49,17 @@ class AttentionBackend(Protocol):
             the pool's slots named by the planned `slot_mapping`.
         """
         ...
+
+
+def check_heads(layers: Sequence[LayerKV], num_qo_heads: int) -> None:
+    """Refuse a pool that no backend can attend over.
+
+    Raises:
+        BackendUnavailableError: it has no layer, or its heads do not divide the query heads.
+    """
+    if not layers:
+        raise BackendUnavailableError("attention needs a KV pool of at least one layer")
+    num_kv_heads = layers[0].k.shape[2]
+    if num_qo_heads % num_kv_heads:
+        counts = f"{num_qo_heads} query heads over {num_kv_heads} KV heads"
+        raise BackendUnavailableError(f"each KV head must serve equally many; got {counts}")

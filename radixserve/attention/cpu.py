@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve import kernels
+from radixserve.attention.backend import check_heads
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.kernels import AttentionPlan, Program, View
 
@@ -51,9 +52,9 @@ class CpuAttention:
         self._plan = AttentionPlan()
 
     @property
-    def attention_plan(self) -> AttentionPlan:
-        """The planned batch, to be recorded in a `Program` that attends by itself."""
-        return self._plan
+    def num_layers(self) -> int:
+        """Of the pool."""
+        return len(self._pools)
 
     @property
     def slot_mapping(self) -> Tensor:
@@ -106,26 +107,38 @@ class CpuAttention:
         planned = self._plan.num_rows
         if planned != len(q):
             raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
-        slots = View(self.slot_mapping)
-        k_pool, v_pool = self._pools[layer_id]
         out = torch.empty(q.shape, dtype=torch.float32)
         program = Program()
-        program.write_kv(View(k.float()), View(v.float()), slots, k_pool, v_pool)
-        program.attention(View(q.float()), k_pool, v_pool, self._plan, View(out), self._scale)
+        views = (View(q.float()), View(k.float()), View(v.float()))
+        self.record(program, layer_id, *views, View(self.slot_mapping), View(out))
         program.run(len(q))
         return out.to(q.dtype)
+
+    def record(
+        self, program: Program, layer_id: int, q: View, k: View, v: View, slots: View, out: View
+    ) -> None:
+        """Write down what `run` does, for the batch that is planned when the program runs.
+
+        Args:
+            layer_id: Which layer of the pool, from 0.
+            q: [capacity, num_qo_heads, head_dim], float32, rotated; so is k.
+            k: [capacity, num_kv_heads, head_dim].
+            v: [capacity, num_kv_heads, head_dim].
+            slots: [capacity], int64: that batch's `slot_mapping`.
+            out: Of q's shape.
+        Mutates: `program`.
+        """
+        k_pool, v_pool = self._pools[layer_id]
+        program.write_kv(k, v, slots, k_pool, v_pool)
+        program.attention(q, k_pool, v_pool, self._plan, out, self._scale)
 
 
 def _check(layers: Sequence[LayerKV], num_qo_heads: int) -> None:
     if not kernels.is_available():
         raise BackendUnavailableError(kernels.why_not())
-    if not layers:
-        raise BackendUnavailableError("attention needs a KV pool of at least one layer")
+    check_heads(layers, num_qo_heads)
     pool = layers[0].k
-    num_kv_heads, head_dim = pool.shape[2:]
-    if num_qo_heads % num_kv_heads:
-        counts = f"{num_qo_heads} query heads over {num_kv_heads} KV heads"
-        raise BackendUnavailableError(f"each KV head must serve equally many; got {counts}")
+    head_dim = pool.shape[-1]
     if pool.device.type != "cpu" or pool.dtype not in POOL_DTYPES:
         got = f"{pool.dtype} on {pool.device}"
         raise BackendUnavailableError(f"the pool must be float32 or bfloat16 on a CPU; got {got}")

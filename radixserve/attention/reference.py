@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from radixserve.errors import BackendUnavailableError, InvariantError
+from radixserve.attention.backend import check_heads
+from radixserve.errors import InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,12 +72,8 @@ class ReferenceAttention:
     def __init__(
         self, layers: Sequence[LayerKV], *, num_qo_heads: int, scale: float | None = None
     ) -> None:
-        if not layers:
-            raise BackendUnavailableError("attention needs a KV pool of at least one layer")
+        check_heads(layers, num_qo_heads)
         _, _, self._num_kv_heads, self._head_dim = layers[0].k.shape
-        if num_qo_heads % self._num_kv_heads:
-            counts = f"{num_qo_heads} query heads over {self._num_kv_heads} KV heads"
-            raise BackendUnavailableError(f"each KV head must serve equally many; got {counts}")
         self._num_qo_heads = num_qo_heads
         self._scale = scale
         self._dtype = layers[0].k.dtype

@@ -65,7 +65,6 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     )
     decoder = build_decoder(
         loaded,
-        kv_cache,
         attention,
         quantization=config.model.quantization,
         capacity=config.scheduler.max_num_batched_tokens,

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.decoder import Decoder
     from radixserve.models.loader import LoadedModel
-    from radixserve.runtime.kv_cache import KVCache
 
 _log = logging.getLogger(__name__)
 
 
 def build_decoder(
     loaded: LoadedModel,
-    pool: KVCache,
     attention: AttentionBackend,
     *,
     quantization: Literal["none", "int8"] = "none",
@@ -31,7 +29,6 @@ def build_decoder(
 
     Args:
         loaded: The weights.
-        pool: The KV that `attention` was built over.
         attention: Decides: the model is native if this is.
         quantization: See `ModelConfig`.
         capacity: Tokens of a step for which there is room at once.
@@ -47,7 +44,6 @@ def build_decoder(
     decoder = NativeLM(
         loaded.model,
         loaded.spec,
-        pool.layers,
         attention,
         keep="lossless" if quantization == "none" else quantization,
         capacity=capacity,

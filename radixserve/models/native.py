@@ -21,11 +21,9 @@ from radixserve.kernels import Program, View
 from radixserve.models.native_layer import Buffers, NativeLayer, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import Tensor
 
-    from radixserve.attention.backend import AttentionBackend, LayerKV
+    from radixserve.attention.backend import AttentionBackend
     from radixserve.attention.cpu import CpuAttention
     from radixserve.models.config import ModelSpec
     from radixserve.models.decoder import CausalLM
@@ -56,8 +54,7 @@ class NativeLM:
     Args:
         model: Its linear maps are emptied one by one as they are packed.
         spec: The model's shape.
-        pool: The KV that the model writes to, one entry a layer.
-        attention: Over that pool.
+        attention: Over the KV pool that the model writes to.
         keep: How small the packed weights are kept.
         capacity: Rows that the buffers hold at first; a larger batch makes them grow.
     Raises:
@@ -69,14 +66,12 @@ class NativeLM:
         self,
         model: CausalLM,
         spec: ModelSpec,
-        pool: Sequence[LayerKV],
         attention: CpuAttention,
         *,
         keep: Keep,
         capacity: int,
     ) -> None:
         self._spec = spec
-        self._pool = pool
         self._attention = attention
         self._embedding = model.embedding
         self._norm = model.norm.weight
@@ -145,10 +140,9 @@ class NativeLM:
         places = (View(positions), View(self._rotary.cos), View(self._rotary.sin))
         program = Program()
         program.embed(View(self._embedding), View(ids), View(buffers.x))
-        for layer, pool in zip(self._layers, self._pool, strict=True):
-            layer.record(
-                program, buffers, places, View(slots), pool, self._attention.attention_plan
-            )
+        pool_layers = range(self._attention.num_layers)
+        for layer_id, layer in zip(pool_layers, self._layers, strict=True):
+            layer.record(program, buffers, places, View(slots), self._attention, layer_id)
         hidden = View(buffers.normed)
         program.rms_norm(View(buffers.x), View(self._norm), self._spec.rms_norm_eps, hidden)
         return _Tape(program, ids, positions, slots, buffers.normed)

@@ -12,8 +12,8 @@ from radixserve.kernels import PackedLinear, View
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
-    from radixserve.kernels import AttentionPlan, Program
+    from radixserve.attention.cpu import CpuAttention
+    from radixserve.kernels import Program
     from radixserve.kernels.packed_linear import WeightDType
     from radixserve.models.config import ModelSpec
     from radixserve.models.layers import DecoderLayer, FusedLinear
@@ -81,16 +81,16 @@ class NativeLayer:
         buffers: Buffers,
         places: tuple[View, View, View],
         slots: View,
-        pool: LayerKV,
-        plan: AttentionPlan,
+        attention: CpuAttention,
+        layer_id: int,
     ) -> None:
         """Write the layer down.
 
         Args:
             places: The rows' positions, and the tables of cos and sin.
             slots: Where the rows' K and V go.
-            pool: This layer's.
-            plan: Filled before each run.
+            attention: Over the pool that they go to.
+            layer_id: Which layer of the pool this is.
         Mutates: `program`.
         """
         spec = self._spec
@@ -101,7 +101,6 @@ class NativeLayer:
             buffers.heads[:, spec.num_qo_heads : num_rotated],
         )
         v = buffers.heads[:, num_rotated:]
-        k_pool, v_pool = View(pool.k), View(pool.v)
 
         program.rms_norm(x, View(self._input_norm), spec.rms_norm_eps, normed)
         program.linear(normed, self._qkv, View(buffers.heads.flatten(1)))
@@ -109,8 +108,7 @@ class NativeLayer:
             if norm is not None:
                 program.rms_norm(View(heads), View(norm.weight), norm.eps, View(heads))
         program.rope(View(buffers.heads[:, :num_rotated]), *places)
-        program.write_kv(View(k), View(v), slots, k_pool, v_pool)
-        program.attention(View(q), k_pool, v_pool, plan, attended, spec.head_dim**-0.5)
+        attention.record(program, layer_id, View(q), View(k), View(v), slots, attended)
         program.linear(View(buffers.attended.flatten(1)), self._output, x, add=True)
 
         program.rms_norm(x, View(self._mlp_norm), spec.rms_norm_eps, normed)

@@ -46,7 +46,7 @@ class Runner:
         pool = KVCache.allocate(loaded.spec, NUM_BLOCKS, BLOCK_SIZE, dtype)
         self.attention = CpuAttention(pool.layers, num_qo_heads=loaded.spec.num_qo_heads)
         self.model = NativeLM(
-            loaded.model, loaded.spec, pool.layers, self.attention, keep=keep, capacity=capacity
+            loaded.model, loaded.spec, self.attention, keep=keep, capacity=capacity
         )
 
     def hidden(self, *chunks: tuple[torch.Tensor, int, int]) -> torch.Tensor:
