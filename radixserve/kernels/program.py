@@ -133,3 +133,7 @@ class Program:
         Mutates: the first `rows` rows of every output, and the slots of the pools.
         """
         self.native.run(rows)
+
+    def seconds(self) -> dict[str, float]:
+        """Return, for each kind of operation, the seconds spent in it in all runs so far."""
+        return dict(self.native.seconds())

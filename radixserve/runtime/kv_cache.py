@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from radixserve.core.plan import BlockCopy
 
+CACHE_LINE = 64
+"""Bytes that memory is read in."""
+
 
 class KVShape(Protocol):
     """What of a model decides the size of its KV; every ModelSpec has it."""
@@ -108,10 +111,13 @@ def allocate_layers(num_layers: int, shape: tuple[int, ...], dtype: torch.dtype)
 def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Return zeros whose pages are not touched yet, in huge pages where the system gives them.
 
-    numpy takes large zeroed arrays straight from the system; torch would write every page.
+    numpy takes large zeroed arrays straight from the system; torch would write every page. They
+    begin with a cache line, so that a token's head does not lie in one line more than it fills.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8)).view(dtype).view(shape)
+    memory = np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)
 
 
 def _slots_of(copies: Sequence[BlockCopy], block_size: int) -> tuple[torch.Tensor, torch.Tensor]:

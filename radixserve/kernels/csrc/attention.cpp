@@ -70,6 +70,7 @@ class AttentionOp final : public Op {
     check_shapes(q, k, v, out);
   }
 
+  const char* name() const override { return "attention"; }
   void run(int64_t rows) override {
     if (rows == 0) return;
     const std::lock_guard lock(plan_->in_use());

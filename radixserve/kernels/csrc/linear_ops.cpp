@@ -11,6 +11,10 @@ struct LinearOp final : Op {
   Weights weights;
   Epilogue epilogue = Epilogue::store;
 
+  const char* name() const override {
+    return epilogue == Epilogue::swiglu ? "linear_swiglu" : "linear";
+  }
+
   void run(int64_t rows) override {
     multiply(*weights, epilogue, x.as<const float>(), x.strides[0], out.as<float>(),
              out.strides[0], rows);

@@ -139,6 +139,12 @@ void bind_program(nb::class_<Program>& program) {
           nb::keep_alive<1, 6>())
       .def_prop_ro("capacity", &Program::capacity)
       .def("__len__", &Program::size)
+      .def("seconds",
+           [](const Program& self) {
+             nb::dict told;
+             for (const auto& [name, seconds] : self.seconds()) told[name.c_str()] = seconds;
+             return told;
+           })
       .def("run", &Program::run, "rows"_a, NoGil());
 }
 

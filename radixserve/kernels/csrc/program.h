@@ -1,9 +1,13 @@
 // `Program`: a tape of operations over fixed arrays, run from end to end for any number of rows.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace rs {
@@ -13,6 +17,8 @@ namespace rs {
 struct Op {
   virtual ~Op() = default;
   virtual void run(int64_t rows) = 0;
+  // What it is called where time is accounted for.
+  virtual const char* name() const = 0;
 };
 
 class Program {
@@ -24,9 +30,22 @@ class Program {
   void run(int64_t rows);
   int64_t capacity() const { return capacity_; }
   int64_t size() const { return static_cast<int64_t>(ops_.size()); }
+  // Seconds spent in the operations of each name, in all runs so far. A run may be under way.
+  std::vector<std::pair<std::string, double>> seconds() const;
 
  private:
-  std::vector<std::unique_ptr<Op>> ops_;
+  struct Account {
+    std::string name;
+    std::atomic<int64_t> nanoseconds{0};
+  };
+  struct Entry {
+    std::unique_ptr<Op> op;
+    Account* account;
+  };
+  Account* account_of(const char* name);
+
+  std::vector<Entry> ops_;
+  std::deque<Account> accounts_;
   int64_t capacity_ = INT64_MAX;
   std::mutex running_;
 };

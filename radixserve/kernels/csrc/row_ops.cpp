@@ -18,6 +18,7 @@ constexpr auto kInt64 = {DType::int64};
 struct EmbedOp final : Op {
   View table, ids, out;
 
+  const char* name() const override { return "embed"; }
   void run(int64_t rows) override {
     Checks("embed").indices("ids", ids, rows, table.shape[0]);
     const ElementwiseKernels& kernels = *variant().elementwise;
@@ -38,6 +39,7 @@ struct RmsNormOp final : Op {
   std::vector<float> weight;
   float eps = 0.0f;
 
+  const char* name() const override { return "rms_norm"; }
   void run(int64_t rows) override {
     const ElementwiseKernels& kernels = *variant().elementwise;
     const auto size = static_cast<int64_t>(weight.size());
@@ -55,6 +57,7 @@ struct RmsNormOp final : Op {
 struct RopeOp final : Op {
   View x, positions, cos, sin;
 
+  const char* name() const override { return "rope"; }
   void run(int64_t rows) override {
     Checks("rope").indices("positions", positions, rows, cos.shape[0]);
     const ElementwiseKernels& kernels = *variant().elementwise;

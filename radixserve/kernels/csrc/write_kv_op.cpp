@@ -12,6 +12,7 @@ namespace {
 struct WriteKVOp final : Op {
   View k, v, slots, k_pool, v_pool;
 
+  const char* name() const override { return "write_kv"; }
   void run(int64_t rows) override {
     const int64_t block_size = k_pool.shape[1];
     Checks("write_kv").indices("slots", slots, rows, k_pool.shape[0] * block_size);
