@@ -251,6 +251,8 @@ class ObserveConfig:
     left out."""
     log_interval_s: float = 10.0
     """Seconds between two lines about the load, while there is any; 0 is off."""
+    log_step_times: bool = False
+    """Whether each of those lines is followed by one about where the time of the steps went."""
     metrics_aliases: Literal["vllm", "off"] = "vllm"
     """Under which other names /metrics tells its numbers too, for dashboards that exist."""
     otlp_endpoint: str | None = None

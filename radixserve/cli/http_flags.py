@@ -117,6 +117,13 @@ OBSERVE_FLAGS = (
         metavar="S",
     ),
     Flag(
+        "--log-step-times",
+        "http.observe.log_step_times",
+        "with each of those lines, where the time of the steps went: part by part, kernel by "
+        "kernel, and the host's share",
+        constant=True,
+    ),
+    Flag(
         "--metrics-aliases",
         "http.observe.metrics_aliases",
         "under which other names /metrics tells its numbers too, for dashboards that exist",

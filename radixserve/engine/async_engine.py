@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from radixserve.config import EngineConfig
     from radixserve.core.plan import StepPlan, StepResult
     from radixserve.core.stats import SchedulerStats
-    from radixserve.engine.engine_core import EngineCore, StepEvent
+    from radixserve.engine.engine_core import EngineCore
     from radixserve.engine.grammars import GrammarSpec
     from radixserve.engine.info import ModelInfo
+    from radixserve.engine.live_requests import StepEvent
     from radixserve.engine.metrics import EngineMetrics
     from radixserve.engine.request import GenerateRequest
     from radixserve.models.progress import Progress
@@ -229,6 +230,7 @@ class AsyncEngine:
                     self._idle.set()
                     await self._wake.wait()
                     self._wake.clear()
+                    self.core.times.skip()
         except Exception as death:
             _log.exception("the engine has stopped")
             self._die(death)

@@ -30,6 +30,7 @@ from radixserve.runtime.kv_cache import KVCache, block_bytes
 from radixserve.runtime.memory import choose_num_blocks, choose_swap_blocks, free_memory_bytes
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.sampler import Sampler
+from radixserve.runtime.step_times import StepTimes
 from radixserve.runtime.swap_costs import measure_swap_costs
 from radixserve.text.chat_template import ChatTemplate
 from radixserve.text.tokenizer import Tokenizer
@@ -69,7 +70,8 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
         quantization=config.model.quantization,
         capacity=config.scheduler.max_num_batched_tokens,
     )
-    runner = ModelRunner(decoder, kv_cache, attention, Sampler(vocab_size), host_kv)
+    times = StepTimes()
+    runner = ModelRunner(decoder, kv_cache, attention, Sampler(vocab_size), host_kv, times=times)
     runner.warm_up()
     scheduler = _build_scheduler(
         config, loaded, kv_cache.num_blocks, _build_swap_space(config, runner, kv_cache, host_kv)
@@ -94,6 +96,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
             max_tokens=config.scheduler.max_queued_tokens,
         ),
         seed=config.seed,
+        times=times,
     )
     _publish_events(core, config.cache)
     return core

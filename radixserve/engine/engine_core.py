@@ -11,16 +11,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
 from radixserve.core.req import ReqSpec
 from radixserve.engine.grammars import Grammars
+from radixserve.engine.live_requests import LiveRequests
 from radixserve.engine.metrics import EngineMetrics
 from radixserve.engine.output import OutputText
 from radixserve.engine.queue_limit import QueueLimit, StepRate, retry_after_s
-from radixserve.engine.timing import Timing
 from radixserve.engine.validation import (
     check_grammar,
     check_params,
@@ -29,54 +29,30 @@ from radixserve.engine.validation import (
 )
 from radixserve.errors import (
     BackendError,
-    GrammarLimitError,
     InvalidRequestError,
     InvariantError,
     PromptTooLongError,
     QueueFullError,
 )
-from radixserve.types import FinishReason, Namespace, ReqId, RequestFault, pack_ids
+from radixserve.runtime.step_times import StepTimes
+from radixserve.types import FinishReason, Namespace, ReqId, pack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from radixserve.core.plan import ReqOutput, StepPlan, StepResult
     from radixserve.core.scheduler import Scheduler
     from radixserve.core.stats import SchedulerStats
     from radixserve.engine.info import ModelInfo
     from radixserve.engine.kv_events import KVEventPublisher
-    from radixserve.engine.request import GenerateRequest, TextDelta
+    from radixserve.engine.live_requests import StepEvent
+    from radixserve.engine.request import GenerateRequest
     from radixserve.runtime.model_runner import ModelRunner
     from radixserve.text.chat_template import ChatTemplate
     from radixserve.text.tokenizer import Tokenizer
 
 MAX_IDLE_STEPS = 3
 """Steps in a row that may do nothing although Reqs are alive, before that is called a bug."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepEvent:
-    """What a step meant for one request: more text, or an error that ended it."""
-
-    req_id: ReqId
-    delta: TextDelta
-    error: str | None = None
-
-    def failure(self) -> BackendError | GrammarLimitError:
-        """Return the exception for a request that ended with an error."""
-        if isinstance(self.error, RequestFault):
-            return GrammarLimitError(self.error)
-        return BackendError(self.error or "the step failed")
-
-
-@dataclass(slots=True)
-class _Live:
-    """The engine's side of a live Req."""
-
-    output: OutputText
-    timing: Timing
-    is_ended: bool = False
-    """Its last event has been given out; what the scheduler still says of it is dropped."""
 
 
 class EngineCore:
@@ -92,6 +68,7 @@ class EngineCore:
         queue_limit: How much may wait.
         seed: Seeds the requests that bring none; None takes the system's entropy.
         clock: Seconds; only differences matter.
+        times: The runner's, which knows the parts of the forward pass. Begun anew.
     """
 
     def __init__(  # noqa: PLR0913  the composition of everything below
@@ -106,13 +83,21 @@ class EngineCore:
         queue_limit: QueueLimit,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        times: StepTimes | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.info = info
         self.grammars = Grammars(tokenizer, info.vocab_size, eos_token_ids)
-        self.metrics = EngineMetrics(scheduler.stats, model_name=info.name)
+        self.times = StepTimes() if times is None else times
+        self.times.clear()
+        self.metrics = EngineMetrics(
+            scheduler.stats,
+            model_name=info.name,
+            times=self.times,
+            kernel_seconds=runner.kernel_seconds,
+        )
         self._runner = runner
         self.eos_token_ids = eos_token_ids
         self._queue_limit = queue_limit
@@ -120,10 +105,7 @@ class EngineCore:
         self._scheduled_at = 0.0
         self._seeds = Random(seed)
         self._clock = clock
-        self._live: dict[ReqId, _Live] = {}
-        """A name stays in use until its last event has been given out."""
-        self._unstarted: dict[ReqId, Timing] = {}
-        """Of those for which no step has computed anything yet."""
+        self._live = LiveRequests(self.metrics)
         self._idle_steps = 0
         self._names = 0
         self._kv_events: KVEventPublisher | None = None
@@ -146,6 +128,10 @@ class EngineCore:
         """Return counters and gauges as they are now."""
         return self.scheduler.stats()
 
+    def kernel_seconds(self) -> dict[str, float]:
+        """Return the seconds spent so far in each kind of kernel; empty where nobody counts."""
+        return self._runner.kernel_seconds()
+
     @property
     def now_s(self) -> float:
         """The time on the clock that everything in here goes by."""
@@ -153,8 +139,8 @@ class EngineCore:
 
     def age_s(self, req_id: ReqId) -> float | None:
         """Return how long ago a request was submitted; None if it is not live."""
-        live = self._live.get(req_id)
-        return None if live is None else self._clock() - live.timing.submitted_at
+        submitted_at = self._live.submitted_at(req_id)
+        return None if submitted_at is None else self._clock() - submitted_at
 
     def publish_to(self, publisher: KVEventPublisher) -> None:
         """Tell `publisher` from now on what becomes of cached blocks; before the first step."""
@@ -209,9 +195,7 @@ class EngineCore:
         output = OutputText(request, self.tokenizer)
         spec = self._spec_of(request)
         self.scheduler.add(spec)
-        timing = Timing(self._clock())
-        self._live[spec.req_id] = _Live(output, timing)
-        self._unstarted[spec.req_id] = timing
+        self._live.add(spec.req_id, output, self._clock())
         return spec.req_id
 
     def end(self, req_id: ReqId) -> None:
@@ -220,8 +204,7 @@ class EngineCore:
 
     def forget(self, req_id: ReqId, *, is_end: bool = False) -> None:
         """Give a fork point up, as in `AsyncEngine`; a live request of its name goes on."""
-        live = self._live.get(req_id)
-        if live is None or live.is_ended:
+        if not self._live.is_waited_for(req_id):
             kept = self.scheduler.fork_points
             self.scheduler.inbox.append(lambda: kept.forget(req_id, is_end=is_end))
 
@@ -229,11 +212,12 @@ class EngineCore:
 
     def schedule(self) -> StepPlan:
         """Plan the next step."""
+        self.times.lap("between")
         self._scheduled_at = self._clock()
         plan = self.scheduler.schedule(self._scheduled_at)
-        if self._unstarted:
-            self._note_starts(plan)
+        self._live.note_starts(plan, self._scheduled_at)
         self._publish()
+        self.times.lap("schedule")
         return plan
 
     def compute(self, plan: StepPlan) -> StepResult:
@@ -251,6 +235,7 @@ class EngineCore:
         Raises:
             InvariantError: Reqs are alive and nothing moves.
         """
+        self.times.lap("hand_over")
         if isinstance(result, BackendError):
             outputs = self.scheduler.fail(plan, str(result))
         else:
@@ -260,13 +245,16 @@ class EngineCore:
         self.metrics.step(num_tokens)
         self._watch_progress(plan, outputs)
         self._publish()
-        return list(self._events(outputs))
+        events = list(self._live.events(outputs, self._clock(), self._stop))
+        self.times.lap("land")
+        return events
 
     def step(self) -> list[StepEvent]:
         """Plan, compute and land one step.
 
         Whatever else ends the forward pass ends the plan's requests too, and is raised.
         """
+        self.times.skip()  # what the caller did since the last step is no part of this one
         plan = self.schedule()
         try:
             result: StepResult | BackendError = self.compute(plan)
@@ -306,12 +294,6 @@ class EngineCore:
         if self._kv_events is not None:
             self._kv_events.publish(self.scheduler.cache.take_events())
 
-    def _note_starts(self, plan: StepPlan) -> None:
-        for row in plan.reqs:
-            timing = self._unstarted.pop(row.req_id, None)
-            if timing is not None:
-                timing.started_at = self._scheduled_at
-
     def _new_name(self) -> ReqId:
         """Return a name that no live request has, not even one that brought its own."""
         while True:
@@ -326,25 +308,5 @@ class EngineCore:
         if self._idle_steps >= MAX_IDLE_STEPS:
             raise InvariantError(9, f"Reqs are alive and nothing moves: {self.scheduler!r}")
 
-    def _events(self, outputs: list[ReqOutput]) -> Iterator[StepEvent]:
-        now = self._clock()
-        for output in outputs:
-            live = self._live[output.req_id]
-            if not live.is_ended:
-                yield self._event(live, output, now)
-            if output.finish_reason is not None:
-                del self._live[output.req_id]
-                self._unstarted.pop(output.req_id, None)
-
-    def _event(self, live: _Live, output: ReqOutput, now: float) -> StepEvent:
-        delta = live.output.push(output)
-        num_new = len(output.new_token_ids)
-        gap = live.timing.saw(num_new, now)
-        if gap is not None:
-            self.metrics.gap(gap, num_new)
-        if delta.finish_reason is not None:
-            live.is_ended = True
-            self.metrics.observe(live.timing, delta)
-            if output.finish_reason is None:
-                self.scheduler.abort(output.req_id, FinishReason.STOP)
-        return StepEvent(output.req_id, delta, output.error)
+    def _stop(self, req_id: ReqId) -> None:
+        self.scheduler.abort(req_id, FinishReason.STOP)

@@ -7,10 +7,11 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from radixserve.engine.step_log import StepMoment, step_line
 
+if TYPE_CHECKING:
     from radixserve.core.stats import SchedulerStats
+    from radixserve.engine.engine_core import EngineCore
 
 _log = logging.getLogger(__name__)
 
@@ -41,18 +42,25 @@ def load_line(before: SchedulerStats, after: SchedulerStats, seconds: float) -> 
     return ", ".join(words)
 
 
-async def log_load(stats: Callable[[], SchedulerStats], *, interval_s: float) -> None:
+async def log_load(core: EngineCore, *, interval_s: float, step_times: bool = False) -> None:
     """Log a line at each interval that had something to do; runs until it is cancelled.
 
     Args:
-        stats: Called once an interval, on the event loop.
+        core: Asked once an interval, on the event loop.
         interval_s: Above 0.
+        step_times: Whether a second line tells where the time went.
     """
-    before, then = stats(), time.monotonic()
+    before, then, spent = core.stats(), time.monotonic(), StepMoment.of(core)
     while True:
         await asyncio.sleep(interval_s)
-        after, now = stats(), time.monotonic()
+        after, now = core.stats(), time.monotonic()
         line = load_line(before, after, now - then)
         if line is not None:
             _log.info("%s", line)
         before, then = after, now
+        if step_times:
+            spent_now = StepMoment.of(core)
+            line = step_line(spent, spent_now)
+            if line is not None:
+                _log.info("%s", line)
+            spent = spent_now

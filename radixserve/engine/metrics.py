@@ -8,7 +8,7 @@ Everything here belongs to the thread that steps the engine; a scrape runs there
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -17,13 +17,14 @@ from prometheus_client.registry import Collector
 from radixserve.engine.histogram import Histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
     from radixserve.core.stats import SchedulerStats
     from radixserve.engine.request import TextDelta
     from radixserve.engine.timing import Timing
+    from radixserve.runtime.step_times import StepTimes
 
 PREFIX = "radixserve:"
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -78,9 +79,18 @@ class EngineMetrics:
     Args:
         stats: Called at each scrape.
         model_name: The label of every metric.
+        times: Read at each scrape.
+        kernel_seconds: Called at each scrape.
     """
 
-    def __init__(self, stats: Callable[[], SchedulerStats], *, model_name: str) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], SchedulerStats],
+        *,
+        model_name: str,
+        times: StepTimes,
+        kernel_seconds: Callable[[], Mapping[str, float]],
+    ) -> None:
         self.registry = CollectorRegistry()
         self._histograms = {name: Histogram(bounds) for name, (_, bounds) in _HISTOGRAMS.items()}
         self._gaps = self._histograms["inter_token_latency_seconds"]
@@ -89,6 +99,8 @@ class EngineMetrics:
         self._rejected: dict[str, int] = {}
         self._forced_tokens = 0
         self._stats = stats
+        self._times = times
+        self._kernel_seconds = kernel_seconds
         self._labels = {"model_name": model_name}
         self.registry.register(_EngineCollector(self._families))
 
@@ -146,9 +158,12 @@ class EngineMetrics:
         yield forced
         yield self._by("request_success", "Requests that ended", "finished_reason", self._ended)
         yield self._by("admission_rejections", "Requests refused", "reason", self._rejected)
+        yield self._by("step_seconds", "Time of steps by part", "part", self._times.seconds)
+        kernels = self._kernel_seconds()
+        yield self._by("kernel_seconds", "Time in the model's kernels", "kernel", kernels)
         yield self._cache_config(stats)
 
-    def _by(self, name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+    def _by(self, name: str, text: str, label: str, counts: Mapping[Any, float]) -> Metric:
         family = CounterMetricFamily(PREFIX + name, text, labels=(*self._labels, label))
         for value, count in counts.items():
             family.add_metric((*self._labels.values(), value), count)

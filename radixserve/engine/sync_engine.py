@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from radixserve.core.stats import SchedulerStats
-    from radixserve.engine.engine_core import EngineCore, StepEvent
+    from radixserve.engine.engine_core import EngineCore
     from radixserve.engine.grammars import GrammarSpec
     from radixserve.engine.info import ModelInfo
+    from radixserve.engine.live_requests import StepEvent
     from radixserve.engine.request import TextDelta, Usage
     from radixserve.models.progress import Progress
     from radixserve.text.chat_template import ChatTemplate

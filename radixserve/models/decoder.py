@@ -40,6 +40,13 @@ class Decoder(Protocol):
         """
         ...
 
+    def kernel_seconds(self) -> dict[str, float]:
+        """Return the seconds spent so far in each kind of kernel; empty where nobody counts.
+
+        May be called while the model runs.
+        """
+        ...
+
 
 class CausalLM(nn.Module):
     """Embedding, layers, final norm and output head.
@@ -90,6 +97,10 @@ class CausalLM(nn.Module):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [R, vocab_size] in float32 of R rows of `forward`'s output."""
         return F.linear(hidden, self.head).float()
+
+    def kernel_seconds(self) -> dict[str, float]:
+        """Return nothing: torch does not tell."""
+        return {}
 
     def checkpoint_targets(self) -> dict[str, Tensor]:
         """Return, for each tensor that a checkpoint must have, the view to write it into."""

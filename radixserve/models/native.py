@@ -78,6 +78,8 @@ class NativeLM:
         self._rotary = model.rotary
         self._layers = [NativeLayer(layer, spec, keep) for layer in model.layers]  # type: ignore[arg-type]
         self._tape = self._record(capacity)
+        self._past: dict[str, float] = {}
+        """Seconds by kernel of tapes that were too short."""
         self._head_in = torch.empty(LOGIT_ROWS, spec.hidden_size)
         self._logits = torch.empty(LOGIT_ROWS, spec.vocab_size)
         head = packed(model.head, keep)
@@ -110,7 +112,7 @@ class NativeLM:
         assert attention is self._attention
         rows = len(token_ids)
         if rows > self._tape.program.capacity:
-            self._tape = self._record(rows)
+            self._past, self._tape = self.kernel_seconds(), self._record(rows)
         tape = self._tape
         tape.token_ids[:rows] = token_ids
         tape.positions[:rows] = positions
@@ -127,6 +129,13 @@ class NativeLM:
             return self._few_logits(hidden)
         parts = (hidden[at : at + LOGIT_ROWS] for at in range(0, len(hidden), LOGIT_ROWS))
         return torch.cat([self._few_logits(part).clone() for part in parts])
+
+    def kernel_seconds(self) -> dict[str, float]:
+        """Return the seconds spent so far in each kind of kernel, the output head's apart."""
+        seconds = self._past.copy()
+        for name, spent in self._tape.program.seconds().items():
+            seconds[name] = seconds.get(name, 0.0) + spent
+        return {**seconds, "head": sum(self._head.seconds().values())}
 
     def _few_logits(self, hidden: Tensor) -> Tensor:
         rows = len(hidden)

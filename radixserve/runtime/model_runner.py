@@ -12,6 +12,7 @@ from radixserve.runtime.batch import build_batch
 from radixserve.runtime.grammar_rows import GrammarRows, masks_by_place
 from radixserve.runtime.logprobs import token_logprobs
 from radixserve.runtime.sampler import NO_MASKS, RowError
+from radixserve.runtime.step_times import StepTimes
 from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ModelRunner:
         attention: A backend built over the layers of `kv_cache`.
         sampler: Chooses the next tokens.
         host_kv: The swap space that the plans' host block ids name; None if nothing is swapped.
+        times: Told when each part of a step is done.
     """
 
     def __init__(
@@ -51,7 +53,10 @@ class ModelRunner:
         attention: AttentionBackend,
         sampler: Sampler,
         host_kv: HostKV | None = None,
+        *,
+        times: StepTimes | None = None,
     ) -> None:
+        self._times = StepTimes() if times is None else times
         self._model = model
         self._kv_cache = kv_cache
         self._attention = attention
@@ -77,6 +82,10 @@ class ModelRunner:
         except Exception as error:
             raise BackendError(f"step {plan.step} failed: {error}") from error
 
+    def kernel_seconds(self) -> dict[str, float]:
+        """Return the seconds spent so far in each kind of kernel; empty where nobody counts."""
+        return self._model.kernel_seconds()
+
     def warm_up(self) -> None:
         """Compute one token in block 0, so that what cannot run fails before a port is opened.
 
@@ -90,6 +99,7 @@ class ModelRunner:
         self.execute(StepPlan(0, (ScheduledReq(ReqId("warm-up"), token, 0, block, greedy),)))
 
     def _execute(self, plan: StepPlan) -> StepResult:
+        self._times.lap("hand_over")
         masks = self._grammars.begin(plan)
         self._swap(plan)
         self._kv_cache.copy_blocks(plan.copies)
@@ -97,8 +107,12 @@ class ModelRunner:
             return StepResult(plan.step, ())
         batch = build_batch(plan, self._kv_cache.block_size)
         self._attention.plan(batch.metadata)
+        self._times.lap("prepare")
         hidden = self._model(batch.token_ids, batch.positions, self._attention)
-        return self._result(plan, batch, hidden, masks)
+        self._times.lap("forward")
+        result = self._result(plan, batch, hidden, masks)
+        self._times.lap("sample")
+        return result
 
     def _result(
         self, plan: StepPlan, batch: BatchTensors, hidden: Tensor, masks: PendingMasks | None
@@ -108,7 +122,9 @@ class ModelRunner:
         next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
         row_errors: dict[int, str] = {}
         rows = [row for row, req in enumerate(plan.reqs) if req.sampling is not None]
+        self._times.lap("sample")
         logits = self._logits(hidden[batch.sample_rows])
+        self._times.lap("logits")
         states = [req.sampling for req in plan.reqs if req.sampling is not None]
         allowed = masks_by_place(plan, masks.result()) if masks is not None else NO_MASKS
         for row, value in zip(rows, self._sampler.sample(logits, states, allowed), strict=True):

@@ -117,11 +117,13 @@ async def _accepting(
 
 @asynccontextmanager
 async def _logging_load(engine: AsyncEngine, config: HttpConfig) -> AsyncIterator[None]:
-    interval_s = config.observe.log_interval_s
-    if interval_s == 0:
+    observe = config.observe
+    if observe.log_interval_s == 0:
         yield
         return
-    task = asyncio.create_task(log_load(engine.stats, interval_s=interval_s))
+    task = asyncio.create_task(
+        log_load(engine.core, interval_s=observe.log_interval_s, step_times=observe.log_step_times)
+    )
     try:
         yield
     finally:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from radixserve.engine.engine_core import StepEvent
+    from radixserve.engine.live_requests import StepEvent
     from tests.engine.conftest import MakeEngine
 
 PROMPT = [3 + (37 * i * i + 11 * i) % 317 for i in range(98)]

@@ -77,7 +77,7 @@ async def test_lines_come_while_requests_run_and_no_more_after_them(
         return [record.getMessage() for record in found]
 
     with caplog.at_level(logging.INFO, logger="radixserve.engine.load_log"):
-        task = asyncio.create_task(log_load(engine.stats, interval_s=0.001))
+        task = asyncio.create_task(log_load(engine.core, interval_s=0.001))
         async with engine.submit(ask(PROMPT, max_tokens=100)) as stream:
             await until(lambda: any(line.startswith("running 1, waiting 0") for line in lines()))
             async for _ in stream:
@@ -86,5 +86,19 @@ async def test_lines_come_while_requests_run_and_no_more_after_them(
         before = len(lines())
         await asyncio.sleep(0.05)
         assert len(lines()) == before
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_where_the_time_went_is_told_on_request(
+    start_engine: StartEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = await start_engine()
+    with caplog.at_level(logging.INFO, logger="radixserve.engine.load_log"):
+        task = asyncio.create_task(log_load(engine.core, interval_s=0.001, step_times=True))
+        async with engine.submit(ask(PROMPT, max_tokens=50)) as stream:
+            async for _ in stream:
+                pass
+        await until(lambda: any(" steps of " in record.getMessage() for record in caplog.records))
         task.cancel()
         await asyncio.wait([task])
