@@ -29,6 +29,7 @@ from radixserve.runtime.host_kv import HostKV
 from radixserve.runtime.kv_cache import KVCache, block_bytes
 from radixserve.runtime.memory import choose_num_blocks, choose_swap_blocks, free_memory_bytes
 from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.native_sampler import NativeSampler
 from radixserve.runtime.sampler import Sampler
 from radixserve.runtime.step_times import StepTimes
 from radixserve.runtime.swap_costs import measure_swap_costs
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from radixserve.config import CacheConfig, EngineConfig, ModelConfig
     from radixserve.models.loader import LoadedModel
     from radixserve.models.progress import Progress
+    from radixserve.runtime.sampler import StepSampler
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +73,9 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
         capacity=config.scheduler.max_num_batched_tokens,
     )
     times = StepTimes()
-    runner = ModelRunner(decoder, kv_cache, attention, Sampler(vocab_size), host_kv, times=times)
+    runner = ModelRunner(
+        decoder, kv_cache, attention, _build_sampler(config, vocab_size), host_kv, times=times
+    )
     runner.warm_up()
     scheduler = _build_scheduler(
         config, loaded, kv_cache.num_blocks, _build_swap_space(config, runner, kv_cache, host_kv)
@@ -100,6 +104,12 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     )
     _publish_events(core, config.cache)
     return core
+
+
+def _build_sampler(config: EngineConfig, vocab_size: int) -> StepSampler:
+    if has_kernels(config.attention.backend):
+        return NativeSampler(vocab_size)
+    return Sampler(vocab_size)
 
 
 def _set_num_threads(count: int) -> None:

@@ -11,8 +11,8 @@ batch, nor on the number of threads. Importing this package needs neither torch 
 where the extension was not built: `is_available` tells.
 """
 
-from radixserve.kernels.argmax import argmax
 from radixserve.kernels.attention_plan import AttentionPlan
+from radixserve.kernels.draw import NOT_FINITE, NOTHING_LEFT, DrawRules, draw
 from radixserve.kernels.machine import (
     measure_peak_flops,
     measure_read_bandwidth,
@@ -28,11 +28,14 @@ from radixserve.kernels.program import Program
 from radixserve.kernels.view import View
 
 __all__ = [
+    "NOTHING_LEFT",
+    "NOT_FINITE",
     "AttentionPlan",
+    "DrawRules",
     "PackedLinear",
     "Program",
     "View",
-    "argmax",
+    "draw",
     "is_available",
     "measure_peak_flops",
     "measure_read_bandwidth",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
-    from radixserve.runtime.sampler import Sampler
+    from radixserve.runtime.sampler import StepSampler
     from radixserve.types import TokenId, TokenLogprob
 
 SCORED_ROWS = 64
@@ -51,7 +51,7 @@ class ModelRunner:
         model: Decoder,
         kv_cache: KVCache,
         attention: AttentionBackend,
-        sampler: Sampler,
+        sampler: StepSampler,
         host_kv: HostKV | None = None,
         *,
         times: StepTimes | None = None,

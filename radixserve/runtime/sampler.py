@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -56,6 +56,21 @@ class RowError:
     """A `RequestFault` where the request is the cause."""
 
 
+class StepSampler(Protocol):
+    """Whatever chooses the next tokens of a step; `Sampler` is its specification."""
+
+    vocab_limit: int
+
+    def sample(
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        masks: Mapping[int, Mask | str] = ...,
+    ) -> list[TokenId | RowError]:
+        """Return the next token of each row, or why the row has none."""
+        ...
+
+
 class Sampler:
     """Chooses one token a row. Holds no state: the same input gives the same tokens.
 
@@ -87,7 +102,7 @@ class Sampler:
         if not states:
             return []
         rows: Floats = logits.detach()[:, : self.vocab_limit].cpu().numpy()
-        if not masks and all(_is_greedy(s.params) and not has_edits(s) for s in states):
+        if not masks and all(is_greedy(s.params) and not has_edits(s) for s in states):
             return _take_best(rows)
         return [
             _choose(row, state, masks.get(place))
@@ -95,7 +110,8 @@ class Sampler:
         ]
 
 
-def _is_greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the likeliest token is taken, so that no seed is needed."""
     return params.temperature < MIN_TEMPERATURE
 
 
@@ -104,7 +120,7 @@ def _take_best(rows: Floats) -> list[TokenId | RowError]:
     best = rows[np.arange(len(rows)), tokens]
     chosen: list[TokenId | RowError] = [*tokens.tolist()]
     for row in np.flatnonzero(~np.isfinite(best)):
-        chosen[row] = _row_error(best[row])
+        chosen[row] = row_error(best[row])
     return chosen
 
 
@@ -112,22 +128,22 @@ def _choose(row: Floats, state: SamplingState, mask: Mask | str | None) -> Token
     params = state.params
     if isinstance(mask, str):
         return RowError(mask)
-    row = _edited(row, state, mask)
+    row = edited_row(row, state, mask)
     token = int(row.argmax())
     best = row[token]
     if not np.isfinite(best):
-        return _row_error(best)
-    if _is_greedy(params):
+        return row_error(best)
+    if is_greedy(params):
         return token
     # The best logit is subtracted before the division: no temperature can overflow upwards.
     with np.errstate(over="ignore"):
         weights: Floats = np.exp((row - best) / np.float32(params.temperature))
     ids = _survivors(weights, params)
-    place = pick(_of(weights, ids), _uniform(state))
+    place = pick(_of(weights, ids), uniform(state))
     return place if ids is None else int(ids[place])
 
 
-def _edited(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
+def edited_row(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
     """Return the logits as the parameters change them, and only those that the grammar allows.
 
     The grammar wins over the other masks: where they leave nothing of it, they are lifted.
@@ -139,7 +155,8 @@ def _edited(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
     return np.where(mask, row, -np.inf) if allowed.max() == -np.inf else allowed
 
 
-def _row_error(best: np.float32) -> RowError:
+def row_error(best: float) -> RowError:
+    """Return why a row whose largest logit is `best`, which is no finite number, has no token."""
     if best == -np.inf:
         return RowError("no token is left to choose: all of them are masked out")
     return RowError("the model produced logits that are not finite numbers")
@@ -217,8 +234,12 @@ def _first_above(mass: NDArray[np.float64], bound: float) -> int:
     return int(np.searchsorted(mass, bound, side="right"))
 
 
-def _uniform(state: SamplingState) -> float:
-    """Return the row's number in [0, 1): block `output_len` of the seed's Philox stream."""
+def uniform(state: SamplingState) -> float:
+    """Return the row's number in [0, 1): block `output_len` of the seed's Philox stream.
+
+    Raises:
+        InvariantError: the request has no seed.
+    """
     seed = state.params.seed
     if seed is None:
         raise InvariantError(0, "a request that samples has no seed")

@@ -9,13 +9,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radixserve import kernels
 from radixserve.core.plan import SamplingState
 from radixserve.errors import InvariantError
+from radixserve.runtime.native_sampler import NativeSampler
 from radixserve.runtime.sampler import RowError, Sampler, pick
 from radixserve.types import SamplingParams, pack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+SAMPLERS: list[type[Sampler] | type[NativeSampler]] = [Sampler]
+if kernels.is_available():
+    SAMPLERS.append(NativeSampler)
+
+
+@pytest.fixture(params=SAMPLERS, autouse=True, scope="module")
+def sampler_type(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test here holds for both samplers: `sample` uses the one whose turn it is."""
+    global _sampler_type
+    _sampler_type = request.param
+    yield
+    _sampler_type = Sampler
+
+
+_sampler_type: type[Sampler] | type[NativeSampler] = Sampler
 
 NAN, INF = float("nan"), float("inf")
 
@@ -29,7 +47,7 @@ def sample(
     logits: Sequence[Sequence[float]] | torch.Tensor, *states: SamplingState, vocab: int = 10**6
 ) -> list[int | RowError]:
     rows = logits if isinstance(logits, torch.Tensor) else torch.tensor(logits)
-    return Sampler(vocab).sample(rows.float(), states)
+    return _sampler_type(vocab).sample(rows.float(), states)
 
 
 def draw(probs: Sequence[float], count: int = 2000, **params: Any) -> Counter[int | RowError]:

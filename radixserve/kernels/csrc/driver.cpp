@@ -33,6 +33,7 @@ View Random::array(DType dtype, std::initializer_list<int64_t> shape, int64_t li
   std::uniform_real_distribution<float> reals(-1.0f, 1.0f);
   for (int64_t i = 0; i < size; ++i) {
     if (dtype == DType::float32) view.as<float>()[i] = reals(engine_);
+    if (dtype == DType::float64) view.as<double>()[i] = 0.5 + 0.5 * reals(engine_);
     if (dtype == DType::bfloat16) view.as<uint16_t>()[i] = narrowed(reals(engine_));
     if (dtype == DType::int32) view.as<int32_t>()[i] = static_cast<int32_t>(number(0, limit - 1));
     if (dtype == DType::int64) view.as<int64_t>()[i] = number(0, limit - 1);

@@ -19,7 +19,8 @@ class Random {
     return std::uniform_int_distribution<int64_t>(first, last)(engine_);
   }
 
-  // An array that lives as long as this: floats in [-1, 1], integers in [0, limit).
+  // An array that lives as long as this: floats in [-1, 1], doubles in [0, 1), integers in
+  // [0, limit).
   View array(DType dtype, std::initializer_list<int64_t> shape, int64_t limit = 1);
 
   // Columns [begin, end) of a matrix.

@@ -1,4 +1,4 @@
-// What is done to one row at a time: normalise, rotate, widen, narrow, find the largest.
+// What is done to one row at a time: normalise, rotate, widen, narrow, find the largest, weigh.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,8 @@ struct ElementwiseKernels {
   void (*narrow_bf16)(const float* from, int64_t size, uint16_t* to);
   // The first place of the largest; a NaN is larger than every number. size >= 1.
   int64_t (*argmax)(const float* x, int64_t size);
+  // weights[i] = e^((x[i] - best) / temperature)
+  void (*weigh)(const float* x, int64_t size, float best, float temperature, float* weights);
 };
 
 }  // namespace rs

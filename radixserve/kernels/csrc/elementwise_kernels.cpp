@@ -88,6 +88,13 @@ int64_t argmax(const float* x, int64_t size) {
   return 0;
 }
 
+void weigh(const float* x, int64_t size, float best, float temperature, float* weights) {
+  for (int64_t i = 0; i < size; i += W) {
+    const int64_t n = at_most_w(size - i);
+    store_n(weights + i, exp((load_n(x + i, n) - best) / temperature), n);
+  }
+}
+
 }  // namespace
 
 extern const ElementwiseKernels elementwise_kernels;
@@ -97,6 +104,7 @@ const ElementwiseKernels elementwise_kernels{
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
     .argmax = argmax,
+    .weigh = weigh,
 };
 
 }  // namespace rs::RS_VARIANT

@@ -7,8 +7,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "argmax.h"
 #include "bindings.h"
+#include "draw.h"
 #include "machine_limits.h"
 #include "ops.h"
 #include "packed_linear.h"
@@ -27,6 +27,7 @@ DType dtype_of(const nb::dlpack::dtype& dtype) {
   const auto code = static_cast<nb::dlpack::dtype_code>(dtype.code);
   if (dtype.lanes == 1) {
     if (code == nb::dlpack::dtype_code::Float && dtype.bits == 32) return DType::float32;
+    if (code == nb::dlpack::dtype_code::Float && dtype.bits == 64) return DType::float64;
     if (code == nb::dlpack::dtype_code::Bfloat && dtype.bits == 16) return DType::bfloat16;
     if (code == nb::dlpack::dtype_code::Int && dtype.bits == 8) return DType::int8;
     if (code == nb::dlpack::dtype_code::Int && dtype.bits == 32) return DType::int32;
@@ -34,7 +35,7 @@ DType dtype_of(const nb::dlpack::dtype& dtype) {
     if (code == nb::dlpack::dtype_code::UInt && dtype.bits == 8) return DType::uint8;
   }
   throw std::invalid_argument(
-      "View: the array must be float32, bfloat16, int8, uint8, int32 or int64");
+      "View: the array must be float32, float64, bfloat16, int8, uint8, int32 or int64");
 }
 
 DType dtype_named(const std::string& name) {
@@ -66,12 +67,20 @@ void bind_machine(nb::module_& m) {
   m.def("measure_read_bandwidth", measure_read_bandwidth, "num_bytes"_a, NoGil());
   m.def("measure_peak_flops", measure_peak_flops, NoGil());
   m.def(
-      "argmax",
-      [](const Array& logits, int64_t rows, int64_t limit, const Array& out_ids,
-         const Array& out_finite) {
-        argmax(logits.view, rows, limit, out_ids.view, out_finite.view);
+      "draw",
+      [](const Array& logits, int64_t rows, int64_t limit, const Array& temperature,
+         const Array& min_p, const Array& top_k, const Array& top_p, const Array& u,
+         const Array& out_ids) {
+        draw(logits.view, rows, limit,
+             {.temperature = temperature.view,
+              .min_p = min_p.view,
+              .top_k = top_k.view,
+              .top_p = top_p.view,
+              .u = u.view},
+             out_ids.view);
       },
-      "logits"_a, "rows"_a, "limit"_a, "out_ids"_a, "out_finite"_a, NoGil());
+      "logits"_a, "rows"_a, "limit"_a, "temperature"_a, "min_p"_a, "top_k"_a, "top_p"_a, "u"_a,
+      "out_ids"_a, NoGil());
 }
 
 void bind_arrays(nb::module_& m) {

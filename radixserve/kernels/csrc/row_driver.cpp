@@ -1,8 +1,31 @@
-#include "argmax.h"
+#include "draw.h"
 #include "driver.h"
 #include "ops.h"
 
 namespace rs {
+namespace {
+
+void drive_draw(Random& random, const View& logits, int64_t rows) {
+  const int64_t size = logits.shape[1];
+  const View temperature = random.array(DType::float32, {rows});
+  const View min_p = random.array(DType::float32, {rows});
+  const View top_k = random.array(DType::int64, {rows}, size + 2);
+  const View top_p = random.array(DType::float64, {rows}), u = random.array(DType::float64, {rows});
+  const View out_ids = random.array(DType::int64, {rows});
+  for (int64_t row = 0; row < rows; ++row)
+    if (random.number(0, 1)) *min_p.row<float>(row) = 0.0f;
+  draw(logits, rows, size, {temperature, min_p, top_k, top_p, u}, out_ids);
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t id = *out_ids.row<int64_t>(row);
+    expect(id >= 0 && id < size, "an id of the row is drawn");
+    for (int64_t i = 0; *temperature.row<float>(row) < 0 && i < size; ++i)
+      expect(logits.row<float>(row)[i] < logits.row<float>(row)[id] ||
+                 (logits.row<float>(row)[i] == logits.row<float>(row)[id] && i >= id),
+             "a greedy row gets the first of its largest");
+  }
+}
+
+}  // namespace
 
 // A layer's row operations over bands of one buffer.
 void drive_rows(Random& random) {
@@ -33,16 +56,7 @@ void drive_rows(Random& random) {
   add_write_kv(program, k, v, slots, k_pool, v_pool);
   program.run(rows);
 
-  const View out_ids = random.array(DType::int64, {rows});
-  const View out_finite = random.array(DType::uint8, {rows});
-  argmax(buffer, rows, 3 * width, out_ids, out_finite);
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* const values = buffer.row<const float>(row);
-    const int64_t best = out_ids.as<int64_t>()[row];
-    for (int64_t i = 0; i < 3 * width; ++i)
-      expect(values[i] < values[best] || (values[i] == values[best] && i >= best),
-             "argmax missed the first of the largest");
-  }
+  drive_draw(random, buffer, rows);
 }
 
 }  // namespace rs

@@ -7,10 +7,11 @@
 
 namespace rs {
 
-enum class DType { float32, bfloat16, int8, uint8, int32, int64 };
+enum class DType { float32, float64, bfloat16, int8, uint8, int32, int64 };
 
 inline int64_t size_of(DType dtype) {
   switch (dtype) {
+    case DType::float64:
     case DType::int64: return 8;
     case DType::float32:
     case DType::int32: return 4;
@@ -22,6 +23,7 @@ inline int64_t size_of(DType dtype) {
 inline const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::float32: return "float32";
+    case DType::float64: return "float64";
     case DType::bfloat16: return "bfloat16";
     case DType::int8: return "int8";
     case DType::uint8: return "uint8";
