@@ -1,4 +1,4 @@
-"""A run as a picture: what share of the requests had a latency of at most so much."""
+"""Results as pictures: how latencies are distributed, how near kernels are to their floors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from radixserve.bench.target import Outcome
 
@@ -44,6 +45,28 @@ def draw_latencies(outcomes: Sequence[Outcome], title: str, path: Path) -> None:
     figure.suptitle(title)
     for place, metric in enumerate(Metric, start=1):
         _draw(figure.add_subplot(2, 2, place), metric, fine)
+    _save(figure, path)
+
+
+def draw_floors(names: Sequence[str], shares: Sequence[float], path: Path) -> None:
+    """Write a PNG with a bar for each kernel: the share of its floor that it reaches.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or the file cannot be written.
+    """
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(SIZE_INCHES[0], 1.5 + 0.25 * len(names)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.barh(list(names), [100.0 * share for share in shares])
+    axes.invert_yaxis()
+    axes.set_xlabel("% of the nearer limit: memory or multiply-adds")
+    axes.grid(visible=True, axis="x", alpha=0.3)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     try:
         figure.savefig(path, dpi=DOTS_PER_INCH, format="png")
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp import web
 
+from radixserve import kernels
 from radixserve.bench.http_target import open_session
 from radixserve.bench.probe import IdSupport, find_model, probe_ids
 from radixserve.cli.main import main
@@ -265,3 +266,32 @@ def test_names_of_datasets_may_be_written_with_underscores(
     flags = ("--dataset-name", "prefix_repetition", "--num-prompts", "2")
     assert main(["bench", "serve", "--base-url", "http://127.0.0.1:9", *flags]) == 2
     assert "10 prefixes need at least as many prompts; got 2" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not kernels.is_available(), reason=kernels.why_not())
+async def test_the_kernels_are_measured_on_the_shapes_of_a_model(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    result, picture = tmp_path / "kernels.json", tmp_path / "kernels.png"
+    flags = ("--quick", "--model", model_folder, "--save-result", result, "--plot", picture)
+    code, out, err = await bench("kernels", *flags)
+    assert code == 0, err
+    measured = json.loads(result.read_text(encoding="utf-8"))["kernels"]
+    products = {"qkv", "output", "gate_up", "down", "head"}
+    assert {each["name"] for each in measured} == {
+        *products,
+        *("decode", "shared", "prefill", "extend"),
+    }
+    assert {each["rows"] for each in measured if each["name"] in products} == {1, 32}
+    assert len(out.splitlines()) == 2 + len(measured)
+    for each in measured:
+        assert each["seconds"] > 0
+        assert each["of_floor"] == pytest.approx(max(each["of_memory"], each["of_peak"]))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_bad_count_is_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "kernels", "--rows", "0"]) != 0
+    assert "must be at least 1" in capsys.readouterr().err

@@ -49,7 +49,7 @@ LAYERS: dict[str, frozenset[str]] = {
     ),
     "server": frozenset({"", "batch", "config", "engine", "errors", "grammar", "text", "types"}),
     "batch": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
-    "bench": frozenset({"engine", "errors", "types"}),
+    "bench": frozenset({"attention", "engine", "errors", "kernels", "runtime", "types"}),
     "replay": frozenset({"config", "core", "errors", "types"}),
     "frontend": frozenset({"config", "engine", "errors", "grammar", "text", "types"}),
 }
