@@ -63,4 +63,4 @@ async def log_load(core: EngineCore, *, interval_s: float, step_times: bool = Fa
             line = step_line(spent, spent_now)
             if line is not None:
                 _log.info("%s", line)
-            spent = spent_now
+                spent = spent_now  # a step longer than the interval is told of when it is over
