@@ -18,7 +18,8 @@ class PackedLinear:
     Args:
         weight: [N, K], float32 or bfloat16.
         dtype: What the copy is kept in. int8 has one scale an output: each output's largest weight
-            becomes 127. Activations and sums are float32 whatever this is.
+            becomes 127; activations then become 16-bit integers, 128 of them with one scale, whose
+            products are summed exactly. Otherwise activations and sums are float32.
         bias: [N], float32 or bfloat16.
     Raises:
         ValueError: the arrays do not fit, or a weight that is to be int8 is not finite.

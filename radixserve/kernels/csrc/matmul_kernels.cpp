@@ -26,30 +26,51 @@ constexpr int panels_at_once(int rows) {
 
 RS_INLINE F32 widen_weights(const float* p) { return load(p); }
 RS_INLINE F32 widen_weights(const uint16_t* p) { return load_bf16(p); }
-RS_INLINE F32 widen_weights(const int8_t* p) { return load_i8(p); }
+
+// k that one step over a panel takes.
+template <class T>
+constexpr int64_t kInputsAStep = 1;
+template <>
+inline constexpr int64_t kInputsAStep<int8_t> = 2;
+
+// Bytes of a panel that a step reads.
+template <class T>
+constexpr int64_t kStepBytes = kInputsAStep<T> * kPanel * static_cast<int64_t>(sizeof(T));
 
 // Which weights a pass asks memory for while it computes: those at `offset` bytes from the start of
-// each panel and `step` bytes further for each k. Multiply-adds of several rows take so long that
+// each panel and `step` bytes further for each step. Multiply-adds of several rows take so long that
 // the processor's own prefetcher falls asleep between two cache lines.
 struct Ahead {
   int64_t offset, step;
 };
 
+template <int P>
+RS_INLINE void ask_ahead(const char* place, int64_t panel_bytes) {
+  for (int p = 0; p < P; ++p) __builtin_prefetch(place + p * panel_bytes, 0, 2);
+}
+
+template <class T>
+RS_INLINE const T* panel_at(const Product& product, int64_t panel) {
+  return reinterpret_cast<const T*>(static_cast<const char*>(product.panels) +
+                                    panel * product.panel_bytes);
+}
+
 // sums[panel][row][16]: the plain sums of R rows over P panels that lie one after another.
 template <class T, int R, int P>
-void sum_panels(const float* x, int64_t x_stride, const T* panels, int64_t K, Ahead ahead,
-                float* sums) {
+void sum_panels(const Product& product, int64_t panel, int64_t row, Ahead ahead, float* sums) {
   F32 acc[P][R][V] = {};
-  const int64_t panel_size = K * kPanel;
+  const float* const x = product.x + row * product.x_stride;
+  const T* const panels = panel_at<T>(product, panel);
+  const int64_t panel_size = product.num_inputs * kPanel;
   const char* asked = reinterpret_cast<const char*>(panels) + ahead.offset;
-  for (int64_t k = 0; k < K; ++k, asked += ahead.step) {
+  for (int64_t k = 0; k < product.num_inputs; ++k, asked += ahead.step) {
+    ask_ahead<P>(asked, product.panel_bytes);
     for (int p = 0; p < P; ++p) {
-      __builtin_prefetch(asked + p * panel_size * static_cast<int64_t>(sizeof(T)), 0, 2);
       F32 weights[V];
       for (int v = 0; v < V; ++v)
         weights[v] = widen_weights(panels + p * panel_size + k * kPanel + v * W);
       for (int r = 0; r < R; ++r) {
-        const F32 value = set1(x[r * x_stride + k]);
+        const F32 value = set1(x[r * product.x_stride + k]);
         for (int v = 0; v < V; ++v) acc[p][r][v] = fma(value, weights[v], acc[p][r][v]);
       }
     }
@@ -57,6 +78,84 @@ void sum_panels(const float* x, int64_t x_stride, const T* panels, int64_t K, Ah
   for (int p = 0; p < P; ++p)
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < V; ++v) store(sums + (p * R + r) * kPanel + v * W, acc[p][r][v]);
+}
+
+// One group of quantized rows: whole numbers, so that no order of additions matters.
+template <int R, int P>
+RS_INLINE void sum_group(const int16_t* values, int64_t stride, const int8_t* panels,
+                         int64_t panel_bytes, int64_t steps, const char* asked, int64_t ask_step,
+                         I32 (&acc)[P][R][V]) {
+  for (int64_t step = 0; step < steps; ++step, asked += ask_step) {
+    ask_ahead<P>(asked, panel_bytes);
+    for (int p = 0; p < P; ++p) {
+      I16 weights[V];
+      for (int v = 0; v < V; ++v)
+        weights[v] = widen(panels + p * panel_bytes + (step * kPanel + v * W) * 2);
+      for (int r = 0; r < R; ++r) {
+        const I16 pair = set_pair(values + r * stride + step * 2);
+        for (int v = 0; v < V; ++v) acc[p][r][v] += multiply_pairs(weights[v], pair);
+      }
+    }
+  }
+}
+
+template <int R, int P>
+void sum_quantized(const Product& product, int64_t panel, int64_t row, Ahead ahead, float* sums) {
+  const QuantizedRows& rows = product.quantized;
+  const int8_t* const panels = panel_at<int8_t>(product, panel);
+  const int64_t all_steps = (product.num_inputs + 1) / 2;
+  for (int64_t group = 0; group < rows.num_groups; ++group) {
+    const int64_t first = group * (kGroup / 2);
+    const int64_t steps = all_steps - first < kGroup / 2 ? all_steps - first : kGroup / 2;
+    I32 acc[P][R][V] = {};
+    sum_group<R, P>(rows.values + row * rows.stride + group * kGroup, rows.stride,
+                    panels + first * kStepBytes<int8_t>, product.panel_bytes, steps,
+                    reinterpret_cast<const char*>(panels) + ahead.offset + first * ahead.step,
+                    ahead.step, acc);
+    for (int r = 0; r < R; ++r) {
+      const F32 scale = set1(rows.scales[(row + r) * rows.num_groups + group]);
+      for (int p = 0; p < P; ++p)
+        for (int v = 0; v < V; ++v) {
+          float* const sum = sums + (p * R + r) * kPanel + v * W;
+          store(sum, fma(to_float(acc[p][r][v]), scale, group == 0 ? zero() : load(sum)));
+        }
+    }
+  }
+}
+
+template <class T, int R, int P>
+RS_INLINE void sum_of_panels(const Product& product, int64_t panel, int64_t row, Ahead ahead,
+                             float* sums) {
+  if constexpr (sizeof(T) == 1)
+    sum_quantized<R, P>(product, panel, row, ahead, sums);
+  else
+    sum_panels<T, R, P>(product, panel, row, ahead, sums);
+}
+
+void quantize(const float* x, int64_t size, int16_t* values, float* scales) {
+  for (int64_t first = 0; first < size; first += kGroup, values += kGroup, ++scales) {
+    const int64_t count = size - first < kGroup ? size - first : kGroup;
+    F32 most = zero();
+    I32 is_odd = {};  // NaN or infinite
+    for (int64_t i = 0; i < count; i += W) {
+      const F32 value = load_n(x + first + i, count - i < W ? count - i : W);
+      is_odd |= (value - value) != zero();
+      most = max(max(value, -value), most);
+    }
+    bool has_odd = false;
+    for (int lane = 0; lane < W; ++lane) has_odd |= is_odd[lane] != 0;
+    const float largest = reduce_max(most);
+    const bool is_zero = has_odd || largest < 1e-30f;  // below, 32767 / largest may be infinite
+    *scales = has_odd ? NAN : is_zero ? 0.0f : largest / 32767.0f;
+    const F32 inverse = set1(is_zero ? 0.0f : 32767.0f / largest);
+    for (int64_t i = 0; i < kGroup; i += W) {
+      const int64_t left = count - i;
+      const F32 value = load_n(x + first + i, left < 0 ? 0 : left < W ? left : W);
+      // Adding 1.5 * 2^23 leaves the nearest whole number, ties to even, in the low bits.
+      const I32 level = has_odd ? I32{} : (I32)(value * inverse + set1(kRound)) - (I32)set1(kRound);
+      store_i16(values + i, level);
+    }
+  }
 }
 
 // The functions that follow are not templates and are not inlined, so that there is one copy of
@@ -89,9 +188,7 @@ void write(const Product& product, const float* sums, int64_t panel, int64_t row
 template <class T, int R, int P>
 void plain_pass(const Product& product, int64_t panel, int64_t row, Ahead ahead) {
   alignas(64) float sums[P * R * kPanel];
-  const int64_t K = product.num_inputs;
-  sum_panels<T, R, P>(product.x + row * product.x_stride, product.x_stride,
-                      static_cast<const T*>(product.panels) + panel * K * kPanel, K, ahead, sums);
+  sum_of_panels<T, R, P>(product, panel, row, ahead, sums);
   for (int p = 0; p < P; ++p) write(product, sums + p * R * kPanel, panel + p, row, R);
 }
 
@@ -100,9 +197,7 @@ template <class T, int R, int P>
 void finished_panels(const Product& product, int64_t panel, int64_t row, Ahead ahead, float* to,
                      int stride) {
   alignas(64) float sums[P * R * kPanel];
-  const int64_t K = product.num_inputs;
-  sum_panels<T, R, P>(product.x + row * product.x_stride, product.x_stride,
-                      static_cast<const T*>(product.panels) + panel * K * kPanel, K, ahead, sums);
+  sum_of_panels<T, R, P>(product, panel, row, ahead, sums);
   for (int p = 0; p < P; ++p)
     for (int r = 0; r < R; ++r)
       for (int v = 0; v < V; ++v)
@@ -152,16 +247,14 @@ void pass(const Product& product, int64_t panel, int64_t row, int64_t rows, Ahea
 template <class T, int P, int R>
 void panel_passes(const Product& product, const Block& block, int64_t panel) {
   constexpr int64_t kAhead = 4096;
-  constexpr int64_t kLine = kPanel * sizeof(T);
   const int64_t rows = block.row_end - block.row_begin;
   const int64_t passes = (rows + R - 1) / R;
   for (int64_t i = 0; i < passes; ++i) {
     const int64_t begin = rows * i / passes, end = rows * (i + 1) / passes;
-    const int64_t share = product.num_inputs * kLine * i / passes;
-    const Ahead ahead = passes == 1
-                            ? Ahead{.offset = kAhead, .step = kLine}
-                            : Ahead{.offset = P * product.num_inputs * kLine + share,
-                                    .step = kLine / passes};
+    const Ahead ahead =
+        passes == 1 ? Ahead{.offset = kAhead, .step = kStepBytes<T>}
+                    : Ahead{.offset = P * product.panel_bytes + product.panel_bytes * i / passes,
+                            .step = kStepBytes<T> / passes};
     pass<T, P, R>(product, panel, block.row_begin + begin, end - begin, ahead);
   }
 }
@@ -188,6 +281,7 @@ void multiply(const Product& product, const Block& block) {
 }  // namespace
 
 extern const MatmulKernels matmul_kernels;
-const MatmulKernels matmul_kernels{.multiply = multiply, .max_rows = kMaxRows};
+const MatmulKernels matmul_kernels{
+    .multiply = multiply, .quantize = quantize, .max_rows = kMaxRows};
 
 }  // namespace rs::RS_VARIANT

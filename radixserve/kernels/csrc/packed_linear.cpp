@@ -95,7 +95,8 @@ void PackedLinear::quantize_panel(const View& weight, int64_t panel) {
     const float inverse = is_zero ? 0.0f : 127.0f / largest;
     for (int64_t k = 0; k < num_inputs_; ++k) {
       const float level = std::nearbyint(element(weight, first + j, k) * inverse);
-      to[k * kPanel + j] = static_cast<int8_t>(std::clamp(level, -127.0f, 127.0f));
+      to[(k / 2 * kPanel + j) * 2 + k % 2] =
+          static_cast<int8_t>(std::clamp(level, -127.0f, 127.0f));
     }
   }
 }

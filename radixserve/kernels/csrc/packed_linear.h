@@ -1,6 +1,9 @@
 // `PackedLinear`: the weights of a linear map, in the order in which the kernels read them.
 //
-//   W [N, K]  ->  panels [N / 16][K][16]     16 outputs side by side, k after k; N padded with zeros
+//   W [N, K]  ->  panels [N / 16][K][16]        16 outputs side by side, k after k
+//                 panels [N / 16][K / 2][16][2] of int8: two k of each output side by side
+//
+// N, and K of int8, are padded with zeros.
 //
 // A panel is read from end to end while 16 outputs of some rows are summed, so that weights stream
 // through memory in order, whatever the vector's width.
@@ -26,7 +29,10 @@ class PackedLinear {
   int64_t num_outputs() const { return num_outputs_; }
   int64_t num_inputs() const { return num_inputs_; }
   int64_t num_panels() const { return (num_outputs_ + kPanel - 1) / kPanel; }
-  int64_t panel_bytes() const { return num_inputs_ * kPanel * size_of(dtype_); }
+  int64_t panel_bytes() const {
+    const int64_t padded = dtype_ == DType::int8 ? (num_inputs_ + 1) / 2 * 2 : num_inputs_;
+    return padded * kPanel * size_of(dtype_);
+  }
   int64_t num_bytes() const;
   DType dtype() const { return dtype_; }
 

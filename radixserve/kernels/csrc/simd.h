@@ -31,7 +31,9 @@ using F32 = float __attribute__((vector_size(4 * RS_WIDTH)));
 using I32 = int32_t __attribute__((vector_size(4 * RS_WIDTH)));  // comparisons of F32 give these
 using U32 = uint32_t __attribute__((vector_size(4 * RS_WIDTH)));
 using U16 = uint16_t __attribute__((vector_size(2 * RS_WIDTH)));
-using I8 = int8_t __attribute__((vector_size(RS_WIDTH)));
+using I16 = int16_t __attribute__((vector_size(4 * RS_WIDTH)));  // 2 W of them
+using I8 = int8_t __attribute__((vector_size(2 * RS_WIDTH)));
+using HalfI16 = int16_t __attribute__((vector_size(2 * RS_WIDTH)));  // W of them
 
 RS_INLINE F32 set1(float x) { return x - F32{}; }  // x - 0 keeps -0, which x + 0 would not
 RS_INLINE F32 zero() { return F32{}; }
@@ -69,17 +71,42 @@ RS_INLINE U32 widen(U16 half) {
   return __builtin_convertvector(half, U32);
 #endif
 }
-RS_INLINE I32 widen(const int8_t* p) {
+RS_INLINE I16 widen(const int8_t* p) {  // 2 W of them
 #if RS_WIDTH == 8 && defined(__AVX2__)
-  return (I32)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+  return (I16)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)p));
 #elif RS_WIDTH == 16 && defined(__AVX512F__)
-  return (I32)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i*)p));
+  return (I16)_mm512_maskz_cvtepi8_epi16(0xffffffff, _mm256_loadu_si256((const __m256i*)p));
 #else
   I8 bytes;
   std::memcpy(&bytes, p, sizeof bytes);
-  return __builtin_convertvector(bytes, I32);
+  return __builtin_convertvector(bytes, I16);
 #endif
 }
+
+// The same pair in every lane.
+RS_INLINE I16 set_pair(const int16_t* pair) {
+  int32_t bits;
+  std::memcpy(&bits, pair, sizeof bits);
+  return (I16)(bits - I32{});
+}
+
+// Each lane: the sum of the products of its two 16-bit integers. Exact unless all four are -2^15.
+RS_INLINE I32 multiply_pairs(I16 a, I16 b) {
+#if RS_WIDTH == 8 && defined(__AVX2__)
+  return (I32)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif RS_WIDTH == 16 && defined(__AVX512BW__)
+  return (I32)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#else
+  const I32 x = (I32)a, y = (I32)b;
+  return ((x << 16) >> 16) * ((y << 16) >> 16) + (x >> 16) * (y >> 16);
+#endif
+}
+// Whole numbers from -32768 to 32767.
+RS_INLINE void store_i16(int16_t* p, I32 v) {
+  const HalfI16 half = __builtin_convertvector(v, HalfI16);
+  std::memcpy(p, &half, sizeof half);
+}
+RS_INLINE F32 to_float(I32 v) { return __builtin_convertvector(v, F32); }
 
 // bfloat16 is the upper half of a float32, so that widening is exact.
 RS_INLINE F32 widen_bf16(U16 half) { return (F32)(widen(half) << 16); }
@@ -110,8 +137,6 @@ RS_INLINE void store_n_bf16(uint16_t* p, F32 v, int64_t n) {
   store_bf16(lanes, v);
   for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
-
-RS_INLINE F32 load_i8(const int8_t* p) { return __builtin_convertvector(widen(p), F32); }
 
 // a * b + c. To be compiled with -ffp-contract=fast, so that it is rounded once where the machine
 // can; the compiler then does it everywhere or nowhere in a variant.
