@@ -104,8 +104,10 @@ class Arrays:
 
     def rounding(self) -> Tensor:
         """Return how far off the sums may be as activations become 16-bit integers by groups."""
-        steps = [part.abs().amax(dim=1, keepdim=True) / 65534 for part in self.x.split(GROUP, 1)]
-        weights = [part.abs().sum(dim=1) for part in self.weight.split(GROUP, 1)]
+        steps = [
+            part.abs().amax(dim=1, keepdim=True) / 65534 for part in torch.split(self.x, GROUP, 1)
+        ]
+        weights = [part.abs().sum(dim=1) for part in torch.split(self.weight, GROUP, 1)]
         pairs = zip(steps, weights, strict=True)
         return torch.stack([step.double() * 1.001 * weight for step, weight in pairs]).sum(dim=0)
 
