@@ -13,6 +13,7 @@ from radixserve import kernels
 from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.build import build_metadata
 from radixserve.attention.cpu import CpuAttention
+from radixserve.attention.levels import CascadeGate
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
@@ -22,6 +23,7 @@ from tests.attention.conformance import (
     MakeBackend,
     check_attention_backend,
 )
+from tests.attention.trees import Levelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 def make_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
     return ReferenceAttention(layers, num_qo_heads=num_qo_heads)
+
+
+def make_levelled_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
+    gate = CascadeGate(min_sharers=2, min_shared_tokens=1)
+    return Levelled(make_reference(layers, num_qo_heads), gate)
 
 
 def make_cpu(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
@@ -85,6 +92,12 @@ def test_backends_agree_with_dense_attention_on_drawn_batches(
     make: MakeBackend, case: Case
 ) -> None:
     check_attention_backend(make, [case])
+
+
+@settings(max_examples=15, deadline=None)
+@given(cases())
+def test_reference_by_levels_agrees_with_dense_attention_on_drawn_batches(case: Case) -> None:
+    check_attention_backend(make_levelled_reference, [case])
 
 
 def make_layer(*, num_kv_heads: int = 2) -> LayerKV:
