@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
@@ -56,6 +56,22 @@ class RowError:
     """A `RequestFault` where the request is the cause."""
 
 
+class RowSampler(Protocol):
+    """Chooses one token a row, wherever the logits are."""
+
+    vocab_limit: int
+    """Ids from here on are never chosen: rows that only pad the output head."""
+
+    def sample(
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        masks: Mapping[int, Mask | str] = NO_MASKS,
+    ) -> list[TokenId | RowError]:
+        """Return the next token of each row, or why the row has none; as in `Sampler`."""
+        ...
+
+
 class Sampler:
     """Chooses one token a row. Holds no state: the same input gives the same tokens.
 
@@ -87,7 +103,7 @@ class Sampler:
         if not states:
             return []
         rows: Floats = logits.detach()[:, : self.vocab_limit].cpu().numpy()
-        if not masks and all(_is_greedy(s.params) and not has_edits(s) for s in states):
+        if not masks and all(is_greedy(s.params) and not has_edits(s) for s in states):
             return _take_best(rows)
         return [
             _choose(row, state, masks.get(place))
@@ -95,7 +111,8 @@ class Sampler:
         ]
 
 
-def _is_greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
+    """Whether the best token is taken, whatever the other parameters say."""
     return params.temperature < MIN_TEMPERATURE
 
 
@@ -104,7 +121,7 @@ def _take_best(rows: Floats) -> list[TokenId | RowError]:
     best = rows[np.arange(len(rows)), tokens]
     chosen: list[TokenId | RowError] = [*tokens.tolist()]
     for row in np.flatnonzero(~np.isfinite(best)):
-        chosen[row] = _row_error(best[row])
+        chosen[row] = row_error(best[row])
     return chosen
 
 
@@ -116,14 +133,14 @@ def _choose(row: Floats, state: SamplingState, mask: Mask | str | None) -> Token
     token = int(row.argmax())
     best = row[token]
     if not np.isfinite(best):
-        return _row_error(best)
-    if _is_greedy(params):
+        return row_error(best)
+    if is_greedy(params):
         return token
     # The best logit is subtracted before the division: no temperature can overflow upwards.
     with np.errstate(over="ignore"):
         weights: Floats = np.exp((row - best) / np.float32(params.temperature))
     ids = _survivors(weights, params)
-    place = pick(_of(weights, ids), _uniform(state))
+    place = pick(_of(weights, ids), uniform_of(state))
     return place if ids is None else int(ids[place])
 
 
@@ -139,7 +156,8 @@ def _edited(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
     return np.where(mask, row, -np.inf) if allowed.max() == -np.inf else allowed
 
 
-def _row_error(best: np.float32) -> RowError:
+def row_error(best: float | np.float32) -> RowError:
+    """Return what is wrong with a row whose best logit is not a finite number."""
     if best == -np.inf:
         return RowError("no token is left to choose: all of them are masked out")
     return RowError("the model produced logits that are not finite numbers")
@@ -217,7 +235,7 @@ def _first_above(mass: NDArray[np.float64], bound: float) -> int:
     return int(np.searchsorted(mass, bound, side="right"))
 
 
-def _uniform(state: SamplingState) -> float:
+def uniform_of(state: SamplingState) -> float:
     """Return the row's number in [0, 1): block `output_len` of the seed's Philox stream."""
     seed = state.params.seed
     if seed is None:
