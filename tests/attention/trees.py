@@ -70,7 +70,7 @@ class Batch:
 def batches(draw: st.DrawFn, *, block_sizes: Sequence[int] = (1, 16, 64)) -> Batch:
     """Batches of 1 to 27 requests over up to three layers of shared nodes."""
     block_size = draw(st.sampled_from(block_sizes))
-    fresh = iter(Random(draw(st.integers(0, 99))).sample(range(800), 800))
+    fresh = iter(Random(draw(st.integers(0, 99))).sample(range(200), 200))
     num_children = st.sampled_from([3, 2, 1])
 
     def grow(depth: int) -> list[list[int]]:
