@@ -9,23 +9,25 @@ import torch
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
 from radixserve.errors import BackendError, InvariantError, RadixServeError
 from radixserve.runtime.batch import build_batch
+from radixserve.runtime.forward import EagerForward
 from radixserve.runtime.grammar_rows import GrammarRows, masks_by_place
 from radixserve.runtime.logprobs import token_logprobs
 from radixserve.runtime.sampler import NO_MASKS, RowError
 from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.decoder import Decoder
     from radixserve.runtime.batch import BatchTensors
+    from radixserve.runtime.forward import Forward
     from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
-    from radixserve.runtime.sampler import Sampler
+    from radixserve.runtime.sampler import RowSampler
     from radixserve.types import TokenId, TokenLogprob
 
 SCORED_ROWS = 64
@@ -42,6 +44,8 @@ class ModelRunner:
         attention: A backend built over the layers of `kv_cache`.
         sampler: Chooses the next tokens.
         host_kv: The swap space that the plans' host block ids name; None if nothing is swapped.
+        forward: Runs `model`; planned and called each time when None.
+        stage: Brings a batch to where the model is; None where that is the host.
     """
 
     def __init__(
@@ -49,12 +53,16 @@ class ModelRunner:
         model: Decoder,
         kv_cache: KVCache,
         attention: AttentionBackend,
-        sampler: Sampler,
+        sampler: RowSampler,
         host_kv: HostKV | None = None,
+        *,
+        forward: Forward | None = None,
+        stage: Callable[[BatchTensors], BatchTensors] | None = None,
     ) -> None:
         self._model = model
         self._kv_cache = kv_cache
-        self._attention = attention
+        self._forward = forward or EagerForward(model, attention)
+        self._stage = stage
         self._sampler = sampler
         self._host_kv = host_kv
         self._grammars = GrammarRows(sampler.vocab_limit)
@@ -96,9 +104,9 @@ class ModelRunner:
         if not plan.reqs:
             return StepResult(plan.step, ())
         batch = build_batch(plan, self._kv_cache.block_size)
-        self._attention.plan(batch.metadata)
-        hidden = self._model(batch.token_ids, batch.positions, self._attention)
-        return self._result(plan, batch, hidden, masks)
+        if self._stage is not None:
+            batch = self._stage(batch)
+        return self._result(plan, batch, self._forward(batch), masks)
 
     def _result(
         self, plan: StepPlan, batch: BatchTensors, hidden: Tensor, masks: PendingMasks | None
