@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from radixserve.runtime.device_edits import NEVER, edit_rows
-from radixserve.runtime.sampler import NO_MASKS, RowError, is_greedy, row_error, uniform_of
+from radixserve.runtime.sampler import NO_MASKS, RowError, is_greedy, row_error, uniform
 from radixserve.runtime.transfer import host_buffer, make_event, to_device
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _numbers_of(row: int, state: SamplingState) -> tuple[float, ...]:
         params.min_p,
         params.top_k if params.top_k > 0 else np.inf,
         params.top_p if params.top_p < 1 else np.inf,
-        uniform_of(state),
+        uniform(state),
     )
 
 

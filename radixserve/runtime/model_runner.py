@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
-    from radixserve.runtime.sampler import RowSampler
+    from radixserve.runtime.sampler import StepSampler
     from radixserve.types import TokenId, TokenLogprob
 
 SCORED_ROWS = 64
@@ -53,7 +53,7 @@ class ModelRunner:
         model: Decoder,
         kv_cache: KVCache,
         attention: AttentionBackend,
-        sampler: RowSampler,
+        sampler: StepSampler,
         host_kv: HostKV | None = None,
         *,
         forward: Forward | None = None,

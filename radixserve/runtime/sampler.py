@@ -56,19 +56,18 @@ class RowError:
     """A `RequestFault` where the request is the cause."""
 
 
-class RowSampler(Protocol):
-    """Chooses one token a row, wherever the logits are."""
+class StepSampler(Protocol):
+    """Whatever chooses the next tokens of a step; `Sampler` is its specification."""
 
     vocab_limit: int
-    """Ids from here on are never chosen: rows that only pad the output head."""
 
     def sample(
         self,
         logits: Tensor,
         states: Sequence[SamplingState],
-        masks: Mapping[int, Mask | str] = NO_MASKS,
+        masks: Mapping[int, Mask | str] = ...,
     ) -> list[TokenId | RowError]:
-        """Return the next token of each row, or why the row has none; as in `Sampler`."""
+        """Return the next token of each row, or why the row has none."""
         ...
 
 
@@ -112,7 +111,7 @@ class Sampler:
 
 
 def is_greedy(params: SamplingParams) -> bool:
-    """Whether the best token is taken, whatever the other parameters say."""
+    """Whether the likeliest token is taken, so that no seed is needed."""
     return params.temperature < MIN_TEMPERATURE
 
 
@@ -129,7 +128,7 @@ def _choose(row: Floats, state: SamplingState, mask: Mask | str | None) -> Token
     params = state.params
     if isinstance(mask, str):
         return RowError(mask)
-    row = _edited(row, state, mask)
+    row = edited_row(row, state, mask)
     token = int(row.argmax())
     best = row[token]
     if not np.isfinite(best):
@@ -140,11 +139,11 @@ def _choose(row: Floats, state: SamplingState, mask: Mask | str | None) -> Token
     with np.errstate(over="ignore"):
         weights: Floats = np.exp((row - best) / np.float32(params.temperature))
     ids = _survivors(weights, params)
-    place = pick(_of(weights, ids), uniform_of(state))
+    place = pick(_of(weights, ids), uniform(state))
     return place if ids is None else int(ids[place])
 
 
-def _edited(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
+def edited_row(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
     """Return the logits as the parameters change them, and only those that the grammar allows.
 
     The grammar wins over the other masks: where they leave nothing of it, they are lifted.
@@ -156,8 +155,8 @@ def _edited(row: Floats, state: SamplingState, mask: Mask | None) -> Floats:
     return np.where(mask, row, -np.inf) if allowed.max() == -np.inf else allowed
 
 
-def row_error(best: float | np.float32) -> RowError:
-    """Return what is wrong with a row whose best logit is not a finite number."""
+def row_error(best: float) -> RowError:
+    """Return why a row whose largest logit is `best`, which is no finite number, has no token."""
     if best == -np.inf:
         return RowError("no token is left to choose: all of them are masked out")
     return RowError("the model produced logits that are not finite numbers")
@@ -235,8 +234,12 @@ def _first_above(mass: NDArray[np.float64], bound: float) -> int:
     return int(np.searchsorted(mass, bound, side="right"))
 
 
-def uniform_of(state: SamplingState) -> float:
-    """Return the row's number in [0, 1): block `output_len` of the seed's Philox stream."""
+def uniform(state: SamplingState) -> float:
+    """Return the row's number in [0, 1): block `output_len` of the seed's Philox stream.
+
+    Raises:
+        InvariantError: the request has no seed.
+    """
     seed = state.params.seed
     if seed is None:
         raise InvariantError(0, "a request that samples has no seed")

@@ -12,7 +12,7 @@ from radixserve.core.plan import SamplingState
 from radixserve.runtime.device_edits import edit_rows
 from radixserve.runtime.device_sampler import DeviceSampler
 from radixserve.runtime.logit_edits import edit_logits
-from radixserve.runtime.sampler import RowError, Sampler, uniform_of
+from radixserve.runtime.sampler import RowError, Sampler, uniform
 from radixserve.types import SamplingParams, pack_ids
 
 EDGE = 1e-5
@@ -95,7 +95,7 @@ def assert_is_edge(logits: torch.Tensor, state: SamplingState, one: object, othe
     first, last = sorted((one, other))
     share = mass[first] / mass[-1]
     assert weights[first + 1 : last].sum() / mass[-1] < EDGE
-    assert abs(share - uniform_of(state)) < EDGE
+    assert abs(share - uniform(state)) < EDGE
 
 
 @given(
