@@ -13,11 +13,14 @@ from radixserve.attention.backend import LayerKV
 from radixserve.errors import ConfigError, InvariantError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from radixserve.core.plan import BlockCopy
+
+CACHE_LINE = 64
+"""Bytes that memory is read in."""
 
 CPU = torch.device("cpu")
 
@@ -75,13 +78,14 @@ class KVCache:
         shape = (num_blocks + num_dummies, block_size, spec.num_kv_heads, spec.head_dim)
 
         try:
-            return cls(allocate_layers(spec.num_layers, shape, dtype, device=device), num_blocks)
+            layers = allocate_layers(spec.num_layers, shape, dtype, make_zeros=zeros_on(device))
         except (MemoryError, torch.OutOfMemoryError) as error:
             size = num_blocks * block_bytes(spec, block_size, dtype)
             raise ConfigError(
                 f"a KV pool of {num_blocks} blocks takes {size} bytes, which this machine does "
                 "not give; lower cache.num_blocks or cache.kv_cache_memory_bytes"
             ) from error
+        return cls(layers, num_blocks)
 
     @property
     def dummy_block(self) -> int:
@@ -126,32 +130,49 @@ def movable(half: torch.Tensor) -> torch.Tensor:
 
 
 def allocate_layers(
-    num_layers: int, shape: tuple[int, ...], dtype: torch.dtype, *, device: torch.device = CPU
+    num_layers: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    make_zeros: Callable[[int], torch.Tensor] | None = None,
 ) -> list[LayerKV]:
     """Return K and V of each layer, all zeros.
 
+    Args:
+        num_layers: How many.
+        shape: Of K and of V.
+        dtype: Of both.
+        make_zeros: Returns so many bytes of 0; when None, of host memory that is taken as it is
+            written.
     Raises:
         MemoryError: the system does not give it.
         OutOfMemoryError: the device does not.
     """
+    make = _lazy_zeros if make_zeros is None else make_zeros
     num_bytes = math.prod(shape) * dtype.itemsize
 
     def half() -> torch.Tensor:
-        if device.type == "cpu":
-            raw = _lazy_zeros(num_bytes)
-        else:
-            raw = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-        return raw.view(dtype).view(shape)
+        return make(num_bytes).view(dtype).view(shape)
 
     return [LayerKV(k=half(), v=half()) for _ in range(num_layers)]
+
+
+def zeros_on(device: torch.device) -> Callable[[int], torch.Tensor] | None:
+    """Return what makes bytes of 0 on a device; None where `allocate_layers` has its own way."""
+    if device.type == "cpu":
+        return None
+    return lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8, device=device)
 
 
 def _lazy_zeros(num_bytes: int) -> torch.Tensor:
     """Return zeros whose pages are not touched yet, in huge pages where the system gives them.
 
-    numpy takes large zeroed arrays straight from the system; torch would write every page.
+    numpy takes large zeroed arrays straight from the system; torch would write every page. They
+    begin with a cache line, so that a token's head does not lie in one line more than it fills.
     """
-    return torch.from_numpy(np.zeros(num_bytes, dtype=np.uint8))
+    memory = np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return torch.from_numpy(memory[start : start + num_bytes])
 
 
 def _slots_of(copies: Sequence[BlockCopy], block_size: int) -> NDArray[np.int64]:
