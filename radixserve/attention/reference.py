@@ -17,7 +17,7 @@ and the meaning of levels for all backends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,12 +58,17 @@ class _Group:
     is_causal: bool
     """Whether each request's keys are exactly its queries' own."""
 
+    def to(self, device: torch.device) -> _Group:
+        """Return the same on a device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return replace(self, rows=self.rows.to(device), slots=self.slots.to(device), mask=mask)
+
 
 class ReferenceAttention:
     """Paged attention in plain torch, for any mix of prefill chunks and decodes.
 
     Args:
-        layers: The KV pool, one entry a layer; float32 or bfloat16.
+        layers: The KV pool, one entry a layer, on any device; of 16-bit floats or wider.
         num_qo_heads: Query heads; a multiple of the pool's KV heads.
         scale: Factor on the scores; `head_dim ** -0.5` when None.
     Raises:
@@ -77,11 +82,11 @@ class ReferenceAttention:
         _, _, self._num_kv_heads, self._head_dim = layers[0].k.shape
         self._num_qo_heads = num_qo_heads
         self._scale = self._head_dim**-0.5 if scale is None else scale
-        self._dtype = layers[0].k.dtype
+        self._dtype, self._device = layers[0].k.dtype, layers[0].k.device
         width = self._num_kv_heads * self._head_dim
         self._layers = layers
         self._pools = [(layer.k.view(-1, width), layer.v.view(-1, width)) for layer in layers]
-        self._k_buffer = self._v_buffer = torch.empty(0, width, dtype=self._dtype)
+        self._k_buffer = self._v_buffer = self._layers[0].k.new_empty(0, width)
         self._slot_mapping: Tensor | None = None
         self._groups: list[_Group] = []
         self._levels: tuple[CascadeLevel, ...] = ()
@@ -92,9 +97,10 @@ class ReferenceAttention:
         Mutates: the plan held so far; the pool is not touched.
         Complexity: O(KV tokens).
         """
-        self._slot_mapping = metadata.slot_mapping
+        self._slot_mapping = metadata.slot_mapping.to(self._device)
         self._levels = metadata.levels
-        self._groups = [] if metadata.levels else list(_build_groups(metadata, self._dtype))
+        groups = () if metadata.levels else _build_groups(metadata, self._dtype)
+        self._groups = [group.to(self._device) for group in groups]
         self._grow_buffers(max((len(group.slots) for group in self._groups), default=0))
 
     def run(self, layer_id: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -161,8 +167,8 @@ class ReferenceAttention:
         # Ordinary tensors, so that a plan made in inference mode also runs outside of it.
         with torch.inference_mode(mode=False):
             size = (num_tokens, self._k_buffer.shape[1])
-            self._k_buffer = torch.empty(size, dtype=self._dtype)
-            self._v_buffer = torch.empty(size, dtype=self._dtype)
+            self._k_buffer = torch.empty(size, dtype=self._dtype, device=self._device)
+            self._v_buffer = torch.empty(size, dtype=self._dtype, device=self._device)
 
 
 def _build_groups(metadata: AttentionMetadata, dtype: torch.dtype) -> Iterator[_Group]:

@@ -80,7 +80,9 @@ class _Wrapper:
     def __init__(self, package: StandInPackage, workspace: Tensor, layout: str = "NHD") -> None:
         assert layout == "NHD"
         assert workspace.dtype == torch.uint8
-        assert not workspace.any(), "the workspace starts as zeros"
+        if workspace.device.type != "meta":
+            assert not workspace.any(), "the workspace starts as zeros"
+        self._device = workspace.device
         self._package = package
         self._planned: dict[str, Any] = {}
 
@@ -154,7 +156,7 @@ class _Prefill(_Wrapper):
         assert int(qo_indptr[-1]) > 0
         assert bool((qo_indptr.diff() > 0).all()), "a segment without rows"
         level = CascadeLevel(qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
-        _check_pages(level, page_size)
+        _check_pages(level, page_size, self._device)
         self._planned = {
             "level": level,
             "num_qo_heads": num_qo_heads,
@@ -219,7 +221,7 @@ class _Decode(_Wrapper):
         assert len(last_page_len) > 0, "0 requests divide by 0"
         qo_indptr = torch.arange(len(indptr), dtype=torch.int32)
         level = CascadeLevel(qo_indptr, indptr, indices, last_page_len)
-        _check_pages(level, page_size)
+        _check_pages(level, page_size, self._device)
         assert bool((last_page_len > 0).all()), "a decode without keys"
         self._planned = {
             "level": level,
@@ -250,13 +252,14 @@ class _Decode(_Wrapper):
         return CascadeLevel(level.qo_indptr, indptr, indices[: int(indptr[-1])], last_page_len)
 
 
-def _check_pages(level: CascadeLevel, page_size: int) -> None:
-    """Assert what FlashInfer takes for granted: int32, on the host, lengths that fit."""
+def _check_pages(level: CascadeLevel, page_size: int, device: torch.device) -> None:
+    """Assert what FlashInfer takes for granted: int32, indices alone on the device, lengths."""
     for tensor in (level.qo_indptr, level.kv_indptr, level.kv_indices, level.kv_last_page_len):
         assert tensor.dtype == torch.int32
         assert tensor.is_contiguous()
     for tensor in (level.qo_indptr, level.kv_indptr, level.kv_last_page_len):
         assert tensor.device.type == "cpu", "plan would wait for the device to read it back"
+    assert level.kv_indices.device == device
     pages, last = level.kv_indptr.diff(), level.kv_last_page_len
     assert int(level.kv_indptr[-1]) == len(level.kv_indices)
     assert bool(((pages > 0) | (last == 0)).all())

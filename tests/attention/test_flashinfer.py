@@ -217,6 +217,20 @@ def test_a_plan_made_while_the_one_before_still_runs_changes_nothing_of_it() -> 
     assert slots.tolist() == [12, 16]
 
 
+@pytest.mark.parametrize("metadata", [decodes(1), prefill(), decodes(3)])
+def test_everything_is_made_where_the_pool_is_but_what_the_planner_reads(
+    metadata: AttentionMetadata,
+) -> None:
+    """On a device without data, which torch refuses to mix with the host's."""
+    layer = LayerKV(k=make_layer().k.to("meta"), v=make_layer().v.to("meta"))
+    backend = make_cascade([layer], 4)
+    backend.plan(metadata)
+    rows = (torch.empty(metadata.num_tokens, n, 64, device="meta") for n in (4, 2, 2))
+
+    assert backend.run(0, *rows).device.type == "meta"
+    backend.for_graph(1).plan(decodes(1))
+
+
 def test_a_graphs_plan_waits_for_the_copy_of_the_one_before() -> None:
     package = StandInPackage()
     graph = make_flat([make_layer()], 4, package=package).for_graph(2)
