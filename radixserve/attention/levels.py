@@ -23,6 +23,7 @@ import torch
 
 from radixserve.attention.metadata import CascadeLevel
 from radixserve.errors import ConfigError
+from radixserve.types import ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -98,8 +99,8 @@ def find_levels(metadata: AttentionMetadata, gate: CascadeGate) -> tuple[Cascade
     shared = _shared_blocks(metadata, min_blocks)
     groups = list(_groups(shared, gate.min_sharers))
     if len(groups) > MAX_CANDIDATES:
-        best = sorted(groups, key=lambda group: -group.savings)[:MAX_CANDIDATES]
-        groups = [group for group in groups if group in set(best)]
+        best = set(sorted(groups, key=lambda group: -group.savings)[:MAX_CANDIDATES])
+        groups = [group for group in groups if group in best]
     taken = _Chooser(groups, min_blocks).choose(gate.max_levels - 1)
     return _build(metadata, taken) if taken else ()
 
@@ -119,17 +120,20 @@ def _shared_blocks(metadata: AttentionMetadata, min_blocks: int) -> Ints:
     pairs = np.flatnonzero(bounds >= min_blocks)
     for offset in (0, min_blocks - 1):  # two looks spare most pairs the comparison in full
         pairs = pairs[indices[indptr[pairs] + offset] == indices[indptr[pairs + 1] + offset]]
-    if len(pairs) == 0:
-        return shared
-    lens = bounds[pairs]
-    starts = np.cumsum(lens) - lens
-    offsets = np.arange(lens.sum()) - np.repeat(starts, lens)
-    mine = indices[np.repeat(indptr[pairs], lens) + offsets]
-    others = indices[np.repeat(indptr[pairs + 1], lens) + offsets]
-    equal_until = np.where(mine == others, np.repeat(lens, lens), offsets)
-    shared[pairs] = np.minimum.reduceat(equal_until, starts)
-    shared[shared < min_blocks] = 0
+    packed = indices.tobytes()
+    for pair in pairs.tolist():
+        (mine, others), most = indptr[pair : pair + 2].tolist(), int(bounds[pair])
+        num_equal = _num_equal(packed, mine, others, most)
+        shared[pair] = num_equal if num_equal >= min_blocks else 0
     return shared
+
+
+def _num_equal(packed: bytes, mine: int, others: int, most: int) -> int:
+    """Return how many of `most` packed ids are equal from two places on."""
+    a, b = (packed[place * ID_BYTES : (place + most) * ID_BYTES] for place in (mine, others))
+    if a == b:
+        return most
+    return int(np.argmax(np.frombuffer(a, np.int32) != np.frombuffer(b, np.int32)))
 
 
 def _groups(shared: Ints, min_sharers: int) -> Iterator[_Group]:
@@ -244,13 +248,13 @@ def _shared_level(
 
 def _private_level(metadata: AttentionMetadata, covered: Ints) -> CascadeLevel:
     """Return the level of what no level above it covers: the flat batch less that many blocks."""
-    indptr = metadata.kv_indptr.numpy().astype(np.int64)
-    lens = np.diff(indptr)
-    is_private = np.arange(indptr[-1]) - np.repeat(indptr[:-1] + covered, lens) >= 0
+    indptr, indices = metadata.kv_indptr.numpy(), metadata.kv_indices.numpy()
+    begins, ends = (indptr[:-1] + covered).tolist(), indptr[1:].tolist()
+    own = [indices[begin:end] for begin, end in zip(begins, ends, strict=True)]
     return CascadeLevel(
         qo_indptr=metadata.qo_indptr,
-        kv_indptr=_indptr(lens - covered),
-        kv_indices=torch.from_numpy(metadata.kv_indices.numpy()[is_private]),
+        kv_indptr=_indptr(np.diff(indptr) - covered),
+        kv_indices=torch.from_numpy(np.concatenate(own)),
         kv_last_page_len=metadata.kv_last_page_len,
     )
 
