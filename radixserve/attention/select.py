@@ -43,9 +43,9 @@ AUTO_ORDER_CUDA: tuple[str, ...] = ("flashinfer", "reference")
 
 
 def has_kernels(name: str) -> bool:
-    """Whether kernels that are at home in bfloat16, native ones or a GPU's, will run for a backend
-    of that name, as far as is known before there is a pool."""
-    return name == "flashinfer" or (name != "reference" and kernels.is_available())
+    """Whether the native kernels will run for a backend of that name, as far as is known before
+    there is a pool."""
+    return name in ("auto", "cpu") and kernels.is_available()
 
 
 def select_backend(

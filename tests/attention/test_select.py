@@ -62,10 +62,11 @@ def test_flashinfer_without_a_gpu_is_refused_with_what_to_use_instead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("flashinfer", True), ("reference", False), ("cpu", None)]
+    ("name", "is_native"),
+    [("auto", True), ("cpu", True), ("flashinfer", False), ("reference", False)],
 )
-def test_kernels_of_a_gpu_are_at_home_in_bfloat16(name: str, expected: bool | None) -> None:
-    assert has_kernels(name) == (kernels.is_available() if expected is None else expected)
+def test_the_native_kernels_are_those_of_a_cpu(name: str, is_native: bool) -> None:
+    assert has_kernels(name) == (is_native and kernels.is_available())
 
 
 def test_auto_over_a_pool_in_host_memory_does_not_try_a_gpu(
