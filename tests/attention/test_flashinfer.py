@@ -337,6 +337,31 @@ def test_more_heads_than_the_merge_takes_are_attended_to_flat() -> None:
     assert backend.levels_of(replace(metadata, levels=levels)) == ()
 
 
+@pytest.mark.parametrize("kind", ["decode", "prefill", "levels", "graph"])
+def test_the_scale_multiplies_the_scores(kind: str) -> None:
+    """With a scale of 0 a row is the mean of the values that it sees."""
+    layer = make_layer()
+    layer.v.normal_()
+    eager = FlashInferAttention(
+        [layer],
+        num_qo_heads=4,
+        scale=0.0,
+        options=FlashInferOptions(gate=EAGER_GATE),
+        kernels=StandInPackage().kernels(),
+    )
+    backend: AttentionBackend = eager.for_graph(3) if kind == "graph" else eager
+    metadata = {"decode": decodes(1), "prefill": prefill()}.get(kind, decodes(3))
+    backend.plan(metadata)
+    q, k, v = (torch.randn(metadata.num_tokens, n, 64).half() for n in (4, 2, 2))
+
+    last = backend.run(0, q, k, v)[-1]
+
+    blocks = metadata.kv_indices[int(metadata.kv_indptr[-2]) :].long()
+    seen = layer.v[blocks].flatten(0, 1)[: int(metadata.kv_lens[-1])].float()
+    mean = seen.mean(dim=0).repeat_interleave(2, dim=0)
+    torch.testing.assert_close(last.float(), mean, rtol=4e-3, atol=4e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("make_batch", [decodes, prefill])
 def test_eight_bit_kv_is_scaled_on_its_way_in_and_out(dtype: torch.dtype, make_batch: Any) -> None:
