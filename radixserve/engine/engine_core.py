@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from radixserve.engine.info import ModelInfo
     from radixserve.engine.kv_events import KVEventPublisher
     from radixserve.engine.request import GenerateRequest, TextDelta
-    from radixserve.runtime.model_runner import ModelRunner
+    from radixserve.runtime.step_runner import StepRunner
     from radixserve.text.chat_template import ChatTemplate
     from radixserve.text.tokenizer import Tokenizer
 
@@ -98,7 +98,7 @@ class EngineCore:
         self,
         *,
         scheduler: Scheduler,
-        runner: ModelRunner,
+        runner: StepRunner,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         info: ModelInfo,

@@ -12,7 +12,7 @@ it computes is cut off; the block that it writes to belongs to nobody.
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from radixserve.attention.backend import AttentionBackend
+    from radixserve.attention.metadata import AttentionMetadata, CascadeLevel
     from radixserve.models.decoder import Decoder
     from radixserve.runtime.batch import BatchTensors
     from radixserve.runtime.forward import Forward
@@ -37,6 +38,18 @@ BUCKET_STEP = 8
 
 WARM_UP_RUNS = 2
 """Runs before a capture: what is compiled, loaded or tuned on first use must not be in it."""
+
+
+class GraphAttention(Protocol):
+    """An attention backend that has a twin for each graph."""
+
+    def for_graph(self, bucket: int, *, max_blocks_per_req: int | None = None) -> AttentionBackend:
+        """Return the attention of batches of exactly `bucket` decodes, over the same pool."""
+        ...
+
+    def levels_of(self, metadata: AttentionMetadata) -> tuple[CascadeLevel, ...]:
+        """Return the levels by which a batch is attended to; none where that is flat."""
+        ...
 
 
 class GraphCapture(Protocol):
@@ -72,31 +85,32 @@ class GraphedForward:
 
     Args:
         eager: For prefills, for batches beyond the largest bucket, and for those whose rows share
-            so much that attention in levels is planned for them.
+            so much that they are attended to by levels, which differ from batch to batch.
         model: The decoder that `eager` runs.
-        for_graph: Makes the attention of one bucket, over the same pool.
+        attention: The one that `eager` runs on.
         buckets: Batch sizes, ascending.
-        pool: Where the dummy block is.
-        device: Where the model is.
+        pool: Where the KV and the dummy block are.
+        max_blocks_per_req: Longest block table; as long as the pool when None.
     """
 
     def __init__(
         self,
         eager: Forward,
         model: Decoder,
-        for_graph: Callable[[int], AttentionBackend],
+        attention: GraphAttention,
         *,
         buckets: Sequence[int],
         pool: KVCache,
-        device: torch.device,
+        max_blocks_per_req: int | None = None,
     ) -> None:
         self._eager = eager
         self._model = model
-        self._for_graph = for_graph
+        self._attention = attention
         self._buckets = tuple(buckets)
         self._block_size = pool.block_size
         self._dummy_block = pool.dummy_block
-        self._token_ids = torch.zeros(self._buckets[-1], dtype=torch.int64, device=device)
+        self._max_blocks_per_req = max_blocks_per_req
+        self._token_ids = torch.zeros(self._buckets[-1], dtype=torch.int64, device=pool.device)
         self._positions = torch.zeros_like(self._token_ids)
         self._graphs: dict[int, _Graph] = {}
 
@@ -111,20 +125,18 @@ class GraphedForward:
 
     def __call__(self, batch: BatchTensors) -> Tensor:
         """Return the last hidden state of every row; see `Forward`."""
-        graph = self._graph_for(batch)
-        return self._eager(batch) if graph is None else self._replay(graph, batch)
+        graph = self._graph_for(batch.metadata)
+        if graph is None:
+            return self._eager(batch)
+        if levels := self._attention.levels_of(batch.metadata):
+            return self._eager(replace(batch, metadata=replace(batch.metadata, levels=levels)))
+        return self._replay(graph, batch)
 
-    def bucket_for(self, batch: BatchTensors) -> int | None:
-        """Return the size that a batch is padded to; None where it is no decode for a graph."""
-        rows = batch.metadata.num_tokens
-        is_decode = rows == batch.metadata.num_reqs
-        if not is_decode or batch.metadata.levels or rows > self._buckets[-1]:
+    def _graph_for(self, metadata: AttentionMetadata) -> _Graph | None:
+        rows = metadata.num_tokens
+        if rows != metadata.num_reqs or rows > self._buckets[-1]:
             return None
-        return self._buckets[bisect_left(self._buckets, rows)]
-
-    def _graph_for(self, batch: BatchTensors) -> _Graph | None:
-        bucket = self.bucket_for(batch)
-        return None if bucket is None else self._graphs.get(bucket)
+        return self._graphs.get(self._buckets[bisect_left(self._buckets, rows)])
 
     def _replay(self, graph: _Graph, batch: BatchTensors) -> Tensor:
         rows = batch.metadata.num_tokens
@@ -135,7 +147,7 @@ class GraphedForward:
         return graph.replay()[:rows]
 
     def _captured(self, bucket: int, capture: GraphCapture) -> _Graph:
-        attention = self._for_graph(bucket)
+        attention = self._attention.for_graph(bucket, max_blocks_per_req=self._max_blocks_per_req)
         attention.plan(
             build_metadata(
                 qo_lens=[1] * bucket,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,13 +21,36 @@ from radixserve.types import ReqId, SamplingParams, TokenId, pack_ids
 from tests.kit.plain_capture import PlainCapture
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
+    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.metadata import AttentionMetadata
     from radixserve.models.loader import LoadedModel
 
 CPU = torch.device("cpu")
 BLOCK_SIZE, NUM_BLOCKS = 4, 40
 GREEDY = SamplingParams(temperature=0.0)
+
+
+class GraphedReference(ReferenceAttention):
+    """Plain attention with a twin for each bucket, that goes by levels when it is told to."""
+
+    levels: tuple[CascadeLevel, ...] = ()
+
+    def __init__(self, layers: Sequence[LayerKV], *, num_qo_heads: int) -> None:
+        super().__init__(layers, num_qo_heads=num_qo_heads)
+        self._parts = (layers, num_qo_heads)
+
+    def for_graph(
+        self, bucket: int, *, max_blocks_per_req: int | None = None
+    ) -> ReferenceAttention:
+        layers, num_qo_heads = self._parts
+        return ReferenceAttention(layers, num_qo_heads=num_qo_heads)
+
+    def levels_of(self, metadata: AttentionMetadata) -> tuple[CascadeLevel, ...]:
+        return self.levels
 
 
 class Machine:
@@ -40,23 +62,20 @@ class Machine:
             spec, NUM_BLOCKS, BLOCK_SIZE, torch.float32, device=CPU, num_dummies=1
         )
 
-        def make_attention(bucket: int = 0) -> ReferenceAttention:
-            return ReferenceAttention(self.pool.layers, num_qo_heads=spec.num_qo_heads)
-
-        self.eager = CountedForward(EagerForward(loaded.model, make_attention()))
+        self.attention = GraphedReference(self.pool.layers, num_qo_heads=spec.num_qo_heads)
+        self.eager = CountedForward(EagerForward(loaded.model, self.attention))
         self.graphed = GraphedForward(
             self.eager,
             loaded.model,
-            make_attention,
+            self.attention,
             buckets=decode_buckets(max_num_seqs),
             pool=self.pool,
-            device=CPU,
         )
         self.capture = PlainCapture()
         self.runner = ModelRunner(
             loaded.model,
             self.pool,
-            make_attention(),
+            self.attention,
             Sampler(spec.vocab_size),
             forward=self.graphed,
         )
@@ -68,9 +87,11 @@ class CountedForward:
     def __init__(self, inner: EagerForward) -> None:
         self.inner = inner
         self.num_batches = 0
+        self.last: AttentionMetadata | None = None
 
     def __call__(self, batch: BatchTensors) -> Tensor:
         self.num_batches += 1
+        self.last = batch.metadata
         return self.inner(batch)
 
 
@@ -203,13 +224,17 @@ def test_prefills_mixed_batches_and_too_many_decodes_run_as_they_come(
 def test_a_batch_whose_attention_goes_by_levels_runs_as_it_comes(tiny_model: LoadedModel) -> None:
     machine = Machine(tiny_model)
     machine.graphed.capture(machine.capture)
-    batch = build_batch(decode(range(2), (1, 2), 0), BLOCK_SIZE)
-    meta = batch.metadata
-    level = CascadeLevel(meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len)
+    tokens = machine.runner.execute(prefill(range(2))).next_tokens
+    plan = decode(range(2), tokens, 0)
+    meta = build_batch(plan, BLOCK_SIZE).metadata
+    whole = CascadeLevel(meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len)
+    machine.attention.levels = (whole,)
 
-    assert machine.graphed.bucket_for(batch) == 2
-    with_levels = replace(batch, metadata=replace(meta, levels=(level, level)))
-    assert machine.graphed.bucket_for(with_levels) is None
+    machine.runner.execute(plan)
+
+    assert machine.capture.num_replays == 0
+    assert machine.eager.last is not None
+    assert machine.eager.last.levels == (whole,)
 
 
 def test_nothing_is_replayed_before_the_capture(tiny_model: LoadedModel) -> None:
@@ -223,14 +248,13 @@ def test_nothing_is_replayed_before_the_capture(tiny_model: LoadedModel) -> None
 
 def test_graphs_need_a_pool_with_a_dummy_block(tiny_model: LoadedModel) -> None:
     pool = KVCache.allocate(tiny_model.spec, 4, 4, torch.float32)
-    attention = ReferenceAttention(pool.layers, num_qo_heads=tiny_model.spec.num_qo_heads)
+    attention = GraphedReference(pool.layers, num_qo_heads=tiny_model.spec.num_qo_heads)
 
     with pytest.raises(InvariantError, match="no dummy block"):
         GraphedForward(
             EagerForward(tiny_model.model, attention),
             tiny_model.model,
-            lambda _: attention,
+            attention,
             buckets=(1,),
             pool=pool,
-            device=CPU,
         )
