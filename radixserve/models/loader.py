@@ -131,7 +131,7 @@ def _write_one(name: str, tensor: Tensor, target: Tensor, folder: Path) -> None:
 
 def _refuse_other_head(head: Tensor, embedding: Tensor, folder: Path) -> None:
     # Some tied checkpoints save the shared matrix twice; anything else contradicts the config.
-    if head.shape != embedding.shape or not torch.equal(head.to(embedding.dtype), embedding):
+    if head.shape != embedding.shape or not torch.equal(head.to(embedding), embedding):
         raise ModelLoadError(
             f"{folder}: {_HEAD} differs from the embeddings, although config.json ties them"
         )
