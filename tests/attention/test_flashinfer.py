@@ -385,16 +385,21 @@ def test_eight_bit_kv_is_scaled_on_its_way_in_and_out(dtype: torch.dtype, make_b
     torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=2e-2)
 
 
-def test_what_eight_bits_cannot_hold_is_clamped_and_nan_stays_nan() -> None:
-    layer = make_layer(torch.float8_e4m3fn)
+@pytest.mark.parametrize(
+    ("dtype", "largest"), [(torch.float8_e4m3fn, 448.0), (torch.float8_e5m2, 57344.0)]
+)
+def test_what_eight_bits_cannot_hold_is_clamped_and_nan_stays_nan(
+    dtype: torch.dtype, largest: float
+) -> None:
+    layer = make_layer(dtype)
     backend = make([layer], 4, FlashInferOptions())
     backend.plan(decodes(1))
-    k = torch.full((1, 2, 64), 1e4)
+    k = torch.full((1, 2, 64), 1e6)
     v = torch.full((1, 2, 64), torch.nan)
 
     backend.run(0, torch.zeros(1, 4, 64), k, v)
 
-    assert bool((layer.k.float()[3, 0] == 448).all())
+    assert bool((layer.k.float()[3, 0] == largest).all())
     assert bool(layer.v.float()[3, 0].isnan().all())
 
 
