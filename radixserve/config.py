@@ -38,9 +38,11 @@ class ModelConfig:
     """A folder, a GGUF file, a hub id, or the default model's name."""
     served_model_name: str | None = None
     """The name clients use; the model's own name when None."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and KV. auto: bfloat16 on the native kernels or where this machine multiplies it
-    natively, else float32."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where weights and KV are. auto: a GPU, if one is here and flashinfer runs on it."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of weights and KV. auto: bfloat16 on the native kernels, on a GPU, or where this machine
+    multiplies it natively, else float32. float16 is for a GPU, which does without float32."""
     quantization: Literal["none", "int8"] = "none"
     """How the native kernels hold the weights: int8 is half of bfloat16, with a loss."""
     max_model_len: int | None = None
@@ -57,6 +59,7 @@ class ModelConfig:
             "auto, hermes, llama3, mistral or mistral-args",
             self.tool_call_parser,
         )
+        _require(self.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", self.device)
         _require(
             self.quantization in ("none", "int8"), "quantization", "none or int8", self.quantization
         )
@@ -78,7 +81,11 @@ class CacheConfig:
     kv_cache_memory_bytes: int | None = None
     """Bytes for the pool; overrides `memory_fraction`."""
     memory_fraction: float = 0.25
-    """Share of the memory that is free after the weights are loaded."""
+    """Share of the host's memory that is free after the weights are loaded."""
+    gpu_memory_utilization: float = 0.9
+    """On a GPU instead: share of all its memory that weights, activations and pool take."""
+    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    """Of K and V. auto: the model's; 8-bit floats, on a GPU, hold twice the tokens, with a loss."""
     num_blocks: int | None = None
     """Exact number of blocks; overrides both."""
     swap_space_bytes: int | None = None
@@ -101,6 +108,12 @@ class CacheConfig:
         _require(1 <= self.block_size <= 1024, "block_size", "from 1 to 1024", self.block_size)
         fraction = self.memory_fraction
         _require(0 < fraction <= 0.95, "memory_fraction", "above 0 and at most 0.95", fraction)
+        share = self.gpu_memory_utilization
+        _require(0 < share <= 1, "gpu_memory_utilization", "above 0 and at most 1", share)
+        dtypes = ("auto", "fp8_e4m3", "fp8_e5m2")
+        _require(
+            self.kv_cache_dtype in dtypes, "kv_cache_dtype", ", ".join(dtypes), self.kv_cache_dtype
+        )
         _require(0 <= self.hold_share <= 1, "hold_share", "from 0 to 1", self.hold_share)
         _require(
             self.num_blocks is None or self.num_blocks >= 1, "num_blocks", ">= 1", self.num_blocks
@@ -183,11 +196,12 @@ class SchedulerConfig:
 class AttentionConfig:
     """Which kernels run: those of attention, and with them the model's."""
 
-    backend: Literal["auto", "cpu", "reference"] = "auto"
-    """cpu: the native kernels. reference: plain torch. auto: the fastest that runs here."""
+    backend: Literal["auto", "cpu", "flashinfer", "reference"] = "auto"
+    """cpu: the native kernels. flashinfer: FlashInfer's, on a CUDA device. reference: plain torch.
+    auto: the fastest that runs here."""
 
     def __post_init__(self) -> None:
-        allowed = ("auto", "cpu", "reference")
+        allowed = ("auto", "cpu", "flashinfer", "reference")
         _require(self.backend in allowed, "backend", " or ".join(allowed), self.backend)
 
 

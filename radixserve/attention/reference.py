@@ -10,11 +10,14 @@
 one call of torch's fused attention. Padding repeats the request's own first token under a mask of
 -inf, so that nothing is read but what the request itself wrote: a slot that it has not written yet
 may hold another request's NaN, and 0 * NaN is NaN.
+
+A batch whose metadata has `levels` is attended to level by level instead, and merged: slower here,
+and the meaning of levels for all backends.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +25,7 @@ import torch
 from torch.nn import functional
 
 from radixserve.attention.backend import check_heads
+from radixserve.attention.level_wise import attend_by_levels
 from radixserve.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from radixserve.attention.backend import LayerKV
-    from radixserve.attention.metadata import AttentionMetadata
+    from radixserve.attention.metadata import AttentionMetadata, CascadeLevel
 
 MAX_GROUP_TOKENS = 4096
 """Most KV tokens gathered for one group of several requests: a few megabytes, cache-resident."""
@@ -54,15 +58,17 @@ class _Group:
     is_causal: bool
     """Whether each request's keys are exactly its queries' own."""
 
+    def to(self, device: torch.device) -> _Group:
+        """Return the same on a device."""
+        mask = None if self.mask is None else self.mask.to(device)
+        return replace(self, rows=self.rows.to(device), slots=self.slots.to(device), mask=mask)
+
 
 class ReferenceAttention:
     """Paged attention in plain torch, for any mix of prefill chunks and decodes.
 
-    The metadata's cascade `levels` are ignored: they say how to share reads, and flat attention is
-    equal to them by definition.
-
     Args:
-        layers: The KV pool, one entry a layer; float32 or bfloat16.
+        layers: The KV pool, one entry a layer, on any device; of 16-bit floats or wider.
         num_qo_heads: Query heads; a multiple of the pool's KV heads.
         scale: Factor on the scores; `head_dim ** -0.5` when None.
     Raises:
@@ -75,13 +81,15 @@ class ReferenceAttention:
         check_heads(layers, num_qo_heads)
         _, _, self._num_kv_heads, self._head_dim = layers[0].k.shape
         self._num_qo_heads = num_qo_heads
-        self._scale = scale
-        self._dtype = layers[0].k.dtype
+        self._scale = self._head_dim**-0.5 if scale is None else scale
+        self._dtype, self._device = layers[0].k.dtype, layers[0].k.device
         width = self._num_kv_heads * self._head_dim
+        self._layers = layers
         self._pools = [(layer.k.view(-1, width), layer.v.view(-1, width)) for layer in layers]
-        self._k_buffer = self._v_buffer = torch.empty(0, width, dtype=self._dtype)
+        self._k_buffer = self._v_buffer = self._layers[0].k.new_empty(0, width)
         self._slot_mapping: Tensor | None = None
         self._groups: list[_Group] = []
+        self._levels: tuple[CascadeLevel, ...] = ()
 
     def plan(self, metadata: AttentionMetadata) -> None:
         """Take in a batch: sort it into groups, find their slots and masks.
@@ -89,9 +97,11 @@ class ReferenceAttention:
         Mutates: the plan held so far; the pool is not touched.
         Complexity: O(KV tokens).
         """
-        self._slot_mapping = metadata.slot_mapping
-        self._groups = list(_build_groups(metadata, self._dtype))
-        self._grow_buffers(max(len(group.slots) for group in self._groups))
+        self._slot_mapping = metadata.slot_mapping.to(self._device)
+        self._levels = metadata.levels
+        groups = () if metadata.levels else _build_groups(metadata, self._dtype)
+        self._groups = [group.to(self._device) for group in groups]
+        self._grow_buffers(max((len(group.slots) for group in self._groups), default=0))
 
     def run(self, layer_id: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new K and V to their slots and attend over the whole of each request.
@@ -115,6 +125,9 @@ class ReferenceAttention:
         k_pool, v_pool = self._pools[layer_id]
         k_pool.index_copy_(0, slots, k.reshape(len(slots), -1).to(self._dtype))
         v_pool.index_copy_(0, slots, v.reshape(len(slots), -1).to(self._dtype))
+        if self._levels:
+            layer, rows = self._layers[layer_id], q.to(self._dtype)
+            return attend_by_levels(rows, layer, self._levels, scale=self._scale).to(q.dtype)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in self._groups:
             rows = q.index_select(0, group.rows).to(self._dtype)
@@ -154,8 +167,8 @@ class ReferenceAttention:
         # Ordinary tensors, so that a plan made in inference mode also runs outside of it.
         with torch.inference_mode(mode=False):
             size = (num_tokens, self._k_buffer.shape[1])
-            self._k_buffer = torch.empty(size, dtype=self._dtype)
-            self._v_buffer = torch.empty(size, dtype=self._dtype)
+            self._k_buffer = torch.empty(size, dtype=self._dtype, device=self._device)
+            self._v_buffer = torch.empty(size, dtype=self._dtype, device=self._device)
 
 
 def _build_groups(metadata: AttentionMetadata, dtype: torch.dtype) -> Iterator[_Group]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from radixserve import kernels
 from radixserve.attention.cpu import CpuAttention
+from radixserve.attention.flashinfer import FlashInferAttention
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import BackendUnavailableError
 
@@ -29,18 +30,22 @@ class BackendFactory(Protocol):
 
 BACKENDS: Mapping[str, BackendFactory] = {
     "cpu": CpuAttention,
+    "flashinfer": FlashInferAttention,
     "reference": ReferenceAttention,
 }
 """Every backend by its name in the settings."""
 
 AUTO_ORDER: tuple[str, ...] = ("cpu", "reference")
-"""What "auto" tries, the fastest first; the last one runs everywhere."""
+"""What "auto" tries over a pool in host memory, the fastest first; the last runs everywhere."""
+
+AUTO_ORDER_CUDA: tuple[str, ...] = ("flashinfer", "reference")
+"""What it tries over a pool on a CUDA device."""
 
 
 def has_kernels(name: str) -> bool:
     """Whether the native kernels will run for a backend of that name, as far as is known before
     there is a pool."""
-    return name != "reference" and kernels.is_available()
+    return name in ("auto", "cpu") and kernels.is_available()
 
 
 def select_backend(
@@ -68,7 +73,8 @@ def _first_available(
     layers: Sequence[LayerKV], *, num_qo_heads: int, scale: float | None
 ) -> AttentionBackend:
     reasons = []
-    for name in AUTO_ORDER:
+    is_on_gpu = bool(layers) and layers[0].k.is_cuda
+    for name in AUTO_ORDER_CUDA if is_on_gpu else AUTO_ORDER:
         try:
             backend = BACKENDS[name](layers, num_qo_heads=num_qo_heads, scale=scale)
         except BackendUnavailableError as error:

@@ -30,8 +30,14 @@ MODEL_FLAGS = (
     Flag(
         "--dtype",
         "engine.model.dtype",
-        "precision of weights and KV; auto is bfloat16 on the native kernels",
-        choices=("auto", "float32", "bfloat16"),
+        "precision of weights and KV; auto is bfloat16 on the native kernels and on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    ),
+    Flag(
+        "--device",
+        "engine.model.device",
+        "where weights and KV are; auto takes a GPU that flashinfer runs on",
+        choices=("auto", "cpu", "cuda"),
     ),
     Flag(
         "--quantization",
@@ -77,9 +83,22 @@ CACHE_FLAGS = (
     Flag(
         "--memory-fraction",
         "engine.cache.memory_fraction",
-        "share of the memory free after loading that the KV cache takes",
+        "share of the host's memory free after loading that the KV cache takes",
         read=float,
         metavar="F",
+    ),
+    Flag(
+        "--gpu-memory-utilization",
+        "engine.cache.gpu_memory_utilization",
+        "on a GPU: share of its memory that weights, activations and KV cache take",
+        read=float,
+        metavar="F",
+    ),
+    Flag(
+        "--kv-cache-dtype",
+        "engine.cache.kv_cache_dtype",
+        "precision of the KV cache (default: the model's); fp8 needs a GPU",
+        choices=("auto", "fp8_e4m3", "fp8_e5m2"),
     ),
     Flag(
         "--swap-space",
@@ -173,8 +192,9 @@ COMPUTE_FLAGS = (
     Flag(
         "--attention-backend",
         "engine.attention.backend",
-        "which kernels run: the native ones (cpu), or plain torch (reference)",
-        choices=("auto", "cpu", "reference"),
+        "which kernels run: the native ones (cpu), FlashInfer's on an NVIDIA GPU (flashinfer), or "
+        "plain torch (reference)",
+        choices=("auto", "cpu", "flashinfer", "reference"),
     ),
     Flag("--num-threads", "engine.num_threads", "threads (default: all cores)", read=int),
     Flag(

@@ -16,13 +16,16 @@ from radixserve.core.eviction.names import find_eviction_policy
 from radixserve.core.prefix_cache import PrefixCache, UnsharedCache
 from radixserve.core.scheduler import Scheduler
 from radixserve.core.swap_space import SwapSpace
+from radixserve.engine.compute import Compute
 from radixserve.engine.decoder import build_decoder
 from radixserve.engine.engine_core import EngineCore
+from radixserve.engine.gpu import build_gpu_compute
 from radixserve.engine.info import ModelInfo
 from radixserve.engine.kv_events import KVEventPublisher, default_topic
 from radixserve.engine.queue_limit import QueueLimit
 from radixserve.errors import ConfigError
-from radixserve.models.dtype import choose_dtype
+from radixserve.models.device import choose_device
+from radixserve.models.dtype import choose_dtype, choose_gpu_dtype, choose_kv_dtype
 from radixserve.models.loader import load_model
 from radixserve.models.source import resolve_model
 from radixserve.runtime.host_kv import HostKV
@@ -31,7 +34,6 @@ from radixserve.runtime.memory import choose_num_blocks, choose_swap_blocks, fre
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.native_sampler import NativeSampler
 from radixserve.runtime.sampler import Sampler
-from radixserve.runtime.step_times import StepTimes
 from radixserve.runtime.swap_costs import measure_swap_costs
 from radixserve.text.chat_template import ChatTemplate
 from radixserve.text.tokenizer import Tokenizer
@@ -54,35 +56,22 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     Raises:
         ConfigError: a setting or the model cannot be used; says which and why.
     """
+    device = choose_device(config.model.device, backend=config.attention.backend)
     _set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     folder = resolve_model(config.model.model, progress=progress)
     tokenizer = Tokenizer.from_folder(folder)
     template = load_chat_template(config.model, folder, tokenizer)
-    dtype = choose_dtype(config.model.dtype, has_kernels=has_kernels(config.attention.backend))
-    loaded = load_model(folder, dtype=dtype)
-    kv_cache = _allocate_pool(config.cache, loaded, dtype)
-    host_kv = _allocate_swap_space(config, loaded, kv_cache)
+    dtype = _choose_dtype(config, device)
+    loaded = load_model(folder, dtype=dtype, device=device)
     vocab_size = min(tokenizer.vocab_size, loaded.spec.vocab_size)
-    attention = select_backend(
-        config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
-    )
-    decoder = build_decoder(
-        loaded,
-        attention,
-        quantization=config.model.quantization,
-        capacity=config.scheduler.max_num_batched_tokens,
-    )
-    times = StepTimes()
-    runner = ModelRunner(
-        decoder, kv_cache, attention, _build_sampler(config, vocab_size), host_kv, times=times
-    )
-    runner.warm_up()
+    compute = _build_compute(config, loaded, device, vocab_size)
+    kv_cache = compute.kv_cache
     scheduler = _build_scheduler(
-        config, loaded, kv_cache.num_blocks, _build_swap_space(config, runner, kv_cache, host_kv)
+        config, loaded, kv_cache.num_blocks, _build_swap_space(config, compute)
     )
     core = EngineCore(
         scheduler=scheduler,
-        runner=runner,
+        runner=compute.runner,
         tokenizer=tokenizer,
         chat_template=template,
         info=ModelInfo(
@@ -100,7 +89,6 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
             max_tokens=config.scheduler.max_queued_tokens,
         ),
         seed=config.seed,
-        times=times,
     )
     _publish_events(core, config.cache)
     return core
@@ -110,6 +98,43 @@ def _build_sampler(config: EngineConfig, vocab_size: int) -> StepSampler:
     if has_kernels(config.attention.backend):
         return NativeSampler(vocab_size)
     return Sampler(vocab_size)
+
+
+def _choose_dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
+    if device.type == "cuda":
+        return choose_gpu_dtype(config.model.dtype)
+    return choose_dtype(config.model.dtype, has_kernels=has_kernels(config.attention.backend))
+
+
+def _build_compute(
+    config: EngineConfig, loaded: LoadedModel, device: torch.device, vocab_size: int
+) -> Compute:
+    if device.type != "cuda":
+        return _build_host_compute(config, loaded, vocab_size)
+    return build_gpu_compute(
+        config,
+        loaded,
+        device,
+        vocab_size=vocab_size,
+        make_host_kv=lambda pool: _allocate_swap_space(config, loaded, pool),
+    )
+
+
+def _build_host_compute(config: EngineConfig, loaded: LoadedModel, vocab_size: int) -> Compute:
+    kv_cache = _allocate_pool(config.cache, loaded)
+    host_kv = _allocate_swap_space(config, loaded, kv_cache)
+    attention = select_backend(
+        config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
+    )
+    decoder = build_decoder(
+        loaded,
+        attention,
+        quantization=config.model.quantization,
+        capacity=config.scheduler.max_num_batched_tokens,
+    )
+    runner = ModelRunner(decoder, kv_cache, attention, _build_sampler(config, vocab_size), host_kv)
+    runner.warm_up()
+    return Compute(runner, kv_cache, host_kv)
 
 
 def _set_num_threads(count: int) -> None:
@@ -154,7 +179,9 @@ def _override(config: ModelConfig) -> str | None:
         raise ConfigError(f"chat_template: cannot read {config.chat_template}: {error}") from None
 
 
-def _allocate_pool(cache: CacheConfig, loaded: LoadedModel, dtype: torch.dtype) -> KVCache:
+def _allocate_pool(cache: CacheConfig, loaded: LoadedModel) -> KVCache:
+    model_dtype = loaded.model.embedding.dtype
+    dtype = choose_kv_dtype(cache.kv_cache_dtype, model_dtype, loaded.model.embedding.device)
     size = block_bytes(loaded.spec, cache.block_size, dtype)
     num_blocks = choose_num_blocks(cache, block_bytes=size, free_bytes=free_memory_bytes())
     _log.info(
@@ -172,25 +199,26 @@ def _allocate_swap_space(config: EngineConfig, loaded: LoadedModel, pool: KVCach
         return None
     size = block_bytes(loaded.spec, pool.block_size, pool.layers[0].k.dtype)
     # The pool's pages are taken as they are written: until then they still count as free.
-    free = free_memory_bytes() - pool.num_blocks * size
+    pool_bytes = pool.num_blocks * size if pool.device.type == "cpu" else 0
+    free = free_memory_bytes() - pool_bytes
     num_blocks = choose_swap_blocks(config.cache, block_bytes=size, free_bytes=free)
     _log.info("swap space: %d blocks, %.2f GiB", num_blocks, num_blocks * size / 2**30)
     return HostKV.allocate_beside(pool, num_blocks) if num_blocks else None
 
 
-def _build_swap_space(
-    config: EngineConfig, runner: ModelRunner, pool: KVCache, host: HostKV | None
-) -> SwapSpace:
-    costs = None
+def _build_swap_space(config: EngineConfig, compute: Compute) -> SwapSpace:
+    costs, host = None, compute.host_kv
     if host is not None and config.scheduler.preemption_mode == "auto":
-        costs = measure_swap_costs(runner, pool, host)
+        costs = measure_swap_costs(compute.runner, compute.kv_cache, host)
         _log.info(
             "measured: a copy to host memory %.1f GiB/s, prefill %.0f tokens/s",
             costs.copy_bytes_per_s / 2**30,
             costs.prefill_tokens_per_s,
         )
     return SwapSpace(
-        num_blocks=host.num_blocks if host else 0, block_size=pool.block_size, costs=costs
+        num_blocks=host.num_blocks if host else 0,
+        block_size=compute.kv_cache.block_size,
+        costs=costs,
     )
 
 

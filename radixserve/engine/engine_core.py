@@ -34,7 +34,6 @@ from radixserve.errors import (
     PromptTooLongError,
     QueueFullError,
 )
-from radixserve.runtime.step_times import StepTimes
 from radixserve.types import FinishReason, Namespace, ReqId, pack_ids
 
 if TYPE_CHECKING:
@@ -47,7 +46,8 @@ if TYPE_CHECKING:
     from radixserve.engine.kv_events import KVEventPublisher
     from radixserve.engine.live_requests import StepEvent
     from radixserve.engine.request import GenerateRequest
-    from radixserve.runtime.model_runner import ModelRunner
+    from radixserve.runtime.step_runner import StepRunner
+    from radixserve.runtime.step_times import StepTimes
     from radixserve.text.chat_template import ChatTemplate
     from radixserve.text.tokenizer import Tokenizer
 
@@ -68,14 +68,13 @@ class EngineCore:
         queue_limit: How much may wait.
         seed: Seeds the requests that bring none; None takes the system's entropy.
         clock: Seconds; only differences matter.
-        times: The runner's, which knows the parts of the forward pass. Begun anew.
     """
 
     def __init__(  # noqa: PLR0913  the composition of everything below
         self,
         *,
         scheduler: Scheduler,
-        runner: ModelRunner,
+        runner: StepRunner,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate,
         info: ModelInfo,
@@ -83,15 +82,14 @@ class EngineCore:
         queue_limit: QueueLimit,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        times: StepTimes | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.info = info
         self.grammars = Grammars(tokenizer, info.vocab_size, eos_token_ids)
-        self.times = StepTimes() if times is None else times
-        self.times.clear()
+        self.times: StepTimes = runner.times
+        self.times.clear()  # of what was done before anything is served
         self.metrics = EngineMetrics(
             scheduler.stats,
             model_name=info.name,

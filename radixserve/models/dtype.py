@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 
-from radixserve.errors import ModelLoadError
+from radixserve.errors import ConfigError, ModelLoadError
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_GPU_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_KV_DTYPES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 _NATIVE_BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -30,6 +32,35 @@ def choose_dtype(setting: str, *, has_kernels: bool) -> torch.dtype:
     if setting not in _DTYPES:
         raise ModelLoadError(f"dtype must be auto, float32 or bfloat16; got {setting!r}")
     return _DTYPES[setting]
+
+
+def choose_gpu_dtype(setting: str) -> torch.dtype:
+    """Return the dtype that `setting` names on a GPU, where auto is bfloat16.
+
+    Raises:
+        ModelLoadError: the setting is none that the kernels compute in.
+    """
+    name = "bfloat16" if setting == "auto" else setting
+    if name not in _GPU_DTYPES:
+        raise ModelLoadError(f"on a GPU dtype must be auto, bfloat16 or float16; got {setting!r}")
+    return _GPU_DTYPES[name]
+
+
+def choose_kv_dtype(setting: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype of K and V.
+
+    Args:
+        setting: "auto" for the model's own, "fp8_e4m3" or "fp8_e5m2".
+        dtype: The model's.
+        device: Where the pool is.
+    Raises:
+        ConfigError: nothing on that device reads KV of this dtype.
+    """
+    if setting == "auto":
+        return dtype
+    if device.type != "cuda":
+        raise ConfigError(f"kv_cache_dtype {setting} needs a GPU and the attention of flashinfer")
+    return _KV_DTYPES[setting]
 
 
 def has_native_bfloat16(cpu_info: Path = _CPU_INFO) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from radixserve.errors import ModelLoadError
+from radixserve.errors import ConfigError, ModelLoadError
 from radixserve.models.checkpoint import Checkpoint
 from radixserve.models.config import ModelSpec, read_json
 from radixserve.models.decoder import CausalLM
@@ -25,6 +25,7 @@ __all__ = ["LoadedModel", "choose_dtype", "load_model"]
 _HEAD = "lm_head.weight"
 _HARMLESS_SUFFIX = ".rotary_emb.inv_freq"
 """A buffer that old checkpoints saved and that follows from the config."""
+_CPU = torch.device("cpu")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 _log = logging.getLogger(__name__)
@@ -40,25 +41,38 @@ class LoadedModel:
     """The ids that end an answer; may be empty."""
 
 
-def load_model(folder: Path, *, dtype: torch.dtype) -> LoadedModel:
+def load_model(folder: Path, *, dtype: torch.dtype, device: torch.device = _CPU) -> LoadedModel:
     """Return the model in `folder`, its weights converted to `dtype`.
 
     Args:
         folder: Holds config.json and *.safetensors.
+        dtype: Of the weights.
+        device: Where they go, tensor by tensor.
     Raises:
         ModelLoadError: the config asks for something unsupported, or the weights do not match it;
             names the file, the setting or the tensor.
+        ConfigError: they do not fit on the device.
     Complexity: one read of the weights; the peak is the model and one tensor.
     """
     config = read_json(folder / "config.json")
     spec = ModelSpec.from_hf(config)
     checkpoint = Checkpoint(folder)
-    model = CausalLM(spec, dtype=dtype)
+    model = _unwritten_model(spec, dtype, device)
     targets = model.checkpoint_targets()
     _check_coverage(model, targets)
     _refuse_mismatch(targets, checkpoint.names, folder=folder, is_tied=spec.tie_word_embeddings)
     _write(checkpoint, targets, folder)
     return LoadedModel(model.eval(), spec, _eos_token_ids(folder, config))
+
+
+def _unwritten_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> CausalLM:
+    try:
+        with device:
+            return CausalLM(spec, dtype=dtype)
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the weights in {dtype} do not fit in the memory of {device}; serve a smaller model"
+        ) from error
 
 
 def _check_coverage(model: CausalLM, targets: dict[str, Tensor]) -> None:
@@ -117,7 +131,7 @@ def _write_one(name: str, tensor: Tensor, target: Tensor, folder: Path) -> None:
 
 def _refuse_other_head(head: Tensor, embedding: Tensor, folder: Path) -> None:
     # Some tied checkpoints save the shared matrix twice; anything else contradicts the config.
-    if head.shape != embedding.shape or not torch.equal(head.to(embedding.dtype), embedding):
+    if head.shape != embedding.shape or not torch.equal(head.to(embedding), embedding):
         raise ModelLoadError(
             f"{folder}: {_HEAD} differs from the embeddings, although config.json ties them"
         )

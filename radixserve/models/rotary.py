@@ -32,10 +32,12 @@ class RotaryTable(nn.Module):
 
     def __init__(self, spec: RotarySpec, *, head_dim: int, max_position: int) -> None:
         super().__init__()
-        inverse, scale = inverse_frequencies(spec, head_dim)
-        angles = torch.arange(max_position, dtype=torch.float32)[:, None] * inverse
-        self.register_buffer("cos", angles.cos().mul_(scale), persistent=False)
-        self.register_buffer("sin", angles.sin().mul_(scale), persistent=False)
+        place = torch.get_default_device()
+        with torch.device("cpu"):  # the same table wherever it goes: devices round otherwise
+            inverse, scale = inverse_frequencies(spec, head_dim)
+            angles = torch.arange(max_position, dtype=torch.float32)[:, None] * inverse
+        self.register_buffer("cos", angles.cos().mul_(scale).to(place), persistent=False)
+        self.register_buffer("sin", angles.sin().mul_(scale).to(place), persistent=False)
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors that `rotate_` takes, for rows at `positions`.

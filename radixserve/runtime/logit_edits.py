@@ -32,7 +32,7 @@ def has_edits(state: SamplingState) -> bool:
         or bool(params.logit_bias)
         or params.allowed_token_ids is not None
         or bool(params.bad_words)
-        or _holds_stops_back(state)
+        or holds_stops_back(state)
     )
 
 
@@ -55,20 +55,20 @@ def edit_logits(logits: Logits, state: SamplingState) -> Logits:
             edited[token] += bias
     if state.params.allowed_token_ids is not None:
         _keep_only(edited, state.params.allowed_token_ids | state.params.stop_token_ids)
-    if _holds_stops_back(state):
-        edited[_within(state.params.stop_token_ids, len(edited))] = -np.inf
-    edited[_within(_completing(state), len(edited))] = -np.inf
+    if holds_stops_back(state):
+        edited[within(state.params.stop_token_ids, len(edited))] = -np.inf
+    edited[within(completing(state), len(edited))] = -np.inf
     return edited
 
 
 def _keep_only(logits: Logits, tokens: Iterable[int]) -> None:
-    kept = _within(tokens, len(logits))
+    kept = within(tokens, len(logits))
     values = logits[kept]
     logits[:] = -np.inf
     logits[kept] = values
 
 
-def _completing(state: SamplingState) -> list[int]:
+def completing(state: SamplingState) -> list[int]:
     """Return the tokens that would complete a sequence that must not come."""
     output = np.frombuffer(state.output_ids, dtype=np.int32)
     found = []
@@ -79,27 +79,29 @@ def _completing(state: SamplingState) -> list[int]:
     return found
 
 
-def _holds_stops_back(state: SamplingState) -> bool:
+def holds_stops_back(state: SamplingState) -> bool:
+    """Whether the output is still too short to end."""
     return state.output_len < state.params.min_tokens and bool(state.params.stop_token_ids)
 
 
 def _apply_penalties(logits: Logits, state: SamplingState) -> None:
     params = state.params
     if params.repetition_penalty != 1.0:
-        seen, _ = _count(state.prompt_ids + state.output_ids, len(logits))
+        seen, _ = count_ids(state.prompt_ids + state.output_ids, len(logits))
         values, penalty = logits[seen], np.float32(params.repetition_penalty)
         logits[seen] = np.where(values > 0, values / penalty, values * penalty)
-    generated, counts = _count(state.output_ids, len(logits))
+    generated, counts = count_ids(state.output_ids, len(logits))
     logits[generated] -= np.float32(params.presence_penalty)
     logits[generated] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
 
 
-def _count(packed: PackedIds, vocab_len: int) -> tuple[Ids, NDArray[np.int64]]:
+def count_ids(packed: PackedIds, vocab_len: int) -> tuple[Ids, NDArray[np.int64]]:
     """Return the distinct ids of a run that lie in the vocabulary, and how often each occurs."""
     ids, counts = np.unique(np.frombuffer(packed, dtype=np.int32), return_counts=True)
     is_known = ids < vocab_len
     return ids[is_known], counts[is_known]
 
 
-def _within(tokens: Iterable[int], vocab_len: int) -> list[int]:
+def within(tokens: Iterable[int], vocab_len: int) -> list[int]:
+    """Return those ids that lie in the vocabulary."""
     return [token for token in tokens if token < vocab_len]

@@ -32,9 +32,9 @@ def token_logprobs(
     """
     rows = logits[:, :vocab_limit]
     totals = torch.logsumexp(rows, dim=1)
-    wanted = torch.tensor(tokens)
+    wanted = torch.tensor(tokens, device=rows.device)
     chosen = rows.gather(1, wanted[:, None])
-    is_before = torch.arange(rows.shape[1]) < wanted[:, None]
+    is_before = torch.arange(rows.shape[1], device=rows.device) < wanted[:, None]
     ranks = ((rows > chosen) | ((rows == chosen) & is_before)).sum(dim=1) + 1
     tops = _tops(rows, totals, num_top)
     values = (chosen[:, 0] - totals).tolist()

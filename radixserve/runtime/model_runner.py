@@ -9,6 +9,7 @@ import torch
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
 from radixserve.errors import BackendError, InvariantError, RadixServeError
 from radixserve.runtime.batch import build_batch
+from radixserve.runtime.forward import EagerForward
 from radixserve.runtime.grammar_rows import GrammarRows, masks_by_place
 from radixserve.runtime.logprobs import token_logprobs
 from radixserve.runtime.sampler import NO_MASKS, RowError
@@ -16,13 +17,14 @@ from radixserve.runtime.step_times import StepTimes
 from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.decoder import Decoder
     from radixserve.runtime.batch import BatchTensors
+    from radixserve.runtime.forward import Forward
     from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
@@ -43,7 +45,8 @@ class ModelRunner:
         attention: A backend built over the layers of `kv_cache`.
         sampler: Chooses the next tokens.
         host_kv: The swap space that the plans' host block ids name; None if nothing is swapped.
-        times: Told when each part of a step is done.
+        forward: Runs `model`; planned and called each time when None.
+        stage: Brings a batch to where the model is; None where that is the host.
     """
 
     def __init__(
@@ -54,12 +57,14 @@ class ModelRunner:
         sampler: StepSampler,
         host_kv: HostKV | None = None,
         *,
-        times: StepTimes | None = None,
+        forward: Forward | None = None,
+        stage: Callable[[BatchTensors], BatchTensors] | None = None,
     ) -> None:
-        self._times = StepTimes() if times is None else times
+        self.times = StepTimes()
         self._model = model
         self._kv_cache = kv_cache
-        self._attention = attention
+        self._forward = forward or EagerForward(model, attention)
+        self._stage = stage
         self._sampler = sampler
         self._host_kv = host_kv
         self._grammars = GrammarRows(sampler.vocab_limit)
@@ -99,19 +104,20 @@ class ModelRunner:
         self.execute(StepPlan(0, (ScheduledReq(ReqId("warm-up"), token, 0, block, greedy),)))
 
     def _execute(self, plan: StepPlan) -> StepResult:
-        self._times.lap("hand_over")
+        self.times.lap("hand_over")
         masks = self._grammars.begin(plan)
         self._swap(plan)
         self._kv_cache.copy_blocks(plan.copies)
         if not plan.reqs:
             return StepResult(plan.step, ())
         batch = build_batch(plan, self._kv_cache.block_size)
-        self._attention.plan(batch.metadata)
-        self._times.lap("prepare")
-        hidden = self._model(batch.token_ids, batch.positions, self._attention)
-        self._times.lap("forward")
+        if self._stage is not None:
+            batch = self._stage(batch)
+        self.times.lap("prepare")
+        hidden = self._forward(batch)
+        self.times.lap("forward")
         result = self._result(plan, batch, hidden, masks)
-        self._times.lap("sample")
+        self.times.lap("sample")
         return result
 
     def _result(
@@ -122,9 +128,9 @@ class ModelRunner:
         next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
         row_errors: dict[int, str] = {}
         rows = [row for row, req in enumerate(plan.reqs) if req.sampling is not None]
-        self._times.lap("sample")
+        self.times.lap("sample")
         logits = self._logits(hidden[batch.sample_rows])
-        self._times.lap("logits")
+        self.times.lap("logits")
         states = [req.sampling for req in plan.reqs if req.sampling is not None]
         allowed = masks_by_place(plan, masks.result()) if masks is not None else NO_MASKS
         for row, value in zip(rows, self._sampler.sample(logits, states, allowed), strict=True):

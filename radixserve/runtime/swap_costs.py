@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.core.plan import BlockSwap, ScheduledReq, StepPlan, TransferCosts
+from radixserve.runtime.transfer import synchronize
 from radixserve.types import ReqId, pack_ids
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
-    from radixserve.runtime.model_runner import ModelRunner
+    from radixserve.runtime.step_runner import StepRunner
 
 MOST_COPIED_BLOCKS = 32
 STEP_LENS = (1, 2, 3, 5, 9, 33)
@@ -31,7 +32,7 @@ PROBE = ReqId("cost-probe")
 
 
 def measure_swap_costs(
-    runner: ModelRunner,
+    runner: StepRunner,
     pool: KVCache,
     host: HostKV,
     *,
@@ -92,11 +93,12 @@ def _copy_s(pool: KVCache, host: HostKV, num_blocks: int, stopwatch: _Stopwatch)
         with torch.inference_mode():
             host.save(pool, swaps)
             host.restore(pool, swaps)
+            synchronize(pool.device)
 
     return stopwatch.quickest(there_and_back) / 2
 
 
-def _step_s(runner: ModelRunner, pool: KVCache, length: int, stopwatch: _Stopwatch) -> float:
+def _step_s(runner: StepRunner, pool: KVCache, length: int, stopwatch: _Stopwatch) -> float:
     """Return the seconds of a step in which one Req decodes and another computes some tokens.
 
     A Req that comes back is hardly ever alone.
@@ -106,7 +108,12 @@ def _step_s(runner: ModelRunner, pool: KVCache, length: int, stopwatch: _Stopwat
     table = pack_ids(range(-(-(start + length) // pool.block_size)))
     other = ScheduledReq(PROBE, pack_ids([0]), 0, pack_ids([0]), sampling=None)
     row = ScheduledReq(PROBE, pack_ids([0] * length), start, table, sampling=None)
-    return stopwatch.quickest(lambda: runner.execute(StepPlan(0, (other, row))))
+
+    def step() -> None:
+        runner.execute(StepPlan(0, (other, row)))
+        synchronize(pool.device)
+
+    return stopwatch.quickest(step)
 
 
 class _Stopwatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from radixserve import kernels
 from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.build import build_metadata
 from radixserve.attention.cpu import CpuAttention
+from radixserve.attention.levels import CascadeGate, find_levels
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
@@ -22,6 +24,7 @@ from tests.attention.conformance import (
     MakeBackend,
     check_attention_backend,
 )
+from tests.attention.trees import Levelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +32,11 @@ if TYPE_CHECKING:
 
 def make_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
     return ReferenceAttention(layers, num_qo_heads=num_qo_heads)
+
+
+def make_levelled_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
+    gate = CascadeGate(min_sharers=2, min_shared_tokens=1)
+    return Levelled(make_reference(layers, num_qo_heads), gate)
 
 
 def make_cpu(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
@@ -87,6 +95,12 @@ def test_backends_agree_with_dense_attention_on_drawn_batches(
     check_attention_backend(make, [case])
 
 
+@settings(max_examples=15, deadline=None)
+@given(cases())
+def test_reference_by_levels_agrees_with_dense_attention_on_drawn_batches(case: Case) -> None:
+    check_attention_backend(make_levelled_reference, [case])
+
+
 def make_layer(*, num_kv_heads: int = 2) -> LayerKV:
     shape = (4, 4, num_kv_heads, 8)
     return LayerKV(k=torch.zeros(shape), v=torch.zeros(shape))
@@ -114,6 +128,20 @@ def test_a_plan_made_in_inference_mode_runs_outside_of_it(make: MakeBackend) -> 
     v = torch.randn(1, 1, 8)
 
     assert torch.equal(backend.run(0, torch.randn(1, 1, 8), torch.randn(1, 1, 8), v), v)
+
+
+def test_the_reference_runs_where_the_pool_is() -> None:
+    """A device without data, which torch refuses to mix with the host's."""
+    layer = LayerKV(*(torch.empty(4, 4, 2, 8, device="meta") for _ in range(2)))
+    backend = ReferenceAttention([layer], num_qo_heads=4)
+    tables = [pack_ids([1, 2]), pack_ids([1, 3])]
+    flat = build_metadata(qo_lens=[2, 1], starts=[4, 5], tables=tables, block_size=4)
+    levels = find_levels(flat, CascadeGate(min_sharers=2, min_shared_tokens=1))
+    assert levels
+    for metadata in (flat, replace(flat, levels=levels)):
+        backend.plan(metadata)
+        rows = (torch.empty(3, heads, 8, device="meta") for heads in (4, 2, 2))
+        assert backend.run(0, *rows).device.type == "meta"
 
 
 @every_backend

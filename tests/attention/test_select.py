@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from radixserve.attention import select
 from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.reference import ReferenceAttention
-from radixserve.attention.select import select_backend
+from radixserve.attention.select import has_kernels, select_backend
 from radixserve.errors import BackendUnavailableError
 from radixserve.kernels import native
 
@@ -52,6 +53,30 @@ def test_a_pool_that_the_kernels_cannot_read_is_left_to_the_reference(
     assert isinstance(select_backend("auto", layers, num_qo_heads=4), ReferenceAttention)
     with pytest.raises(BackendUnavailableError, match=message):
         select_backend("cpu", layers, num_qo_heads=4)
+
+
+def test_flashinfer_without_a_gpu_is_refused_with_what_to_use_instead() -> None:
+    message = "flashinfer runs on a CUDA device only, and .*; use --attention-backend cpu"
+    with pytest.raises(BackendUnavailableError, match=message):
+        select_backend("flashinfer", LAYERS, num_qo_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_native"),
+    [("auto", True), ("cpu", True), ("flashinfer", False), ("reference", False)],
+)
+def test_the_native_kernels_are_those_of_a_cpu(name: str, is_native: bool) -> None:
+    assert has_kernels(name) == (is_native and kernels.is_available())
+
+
+def test_auto_over_a_pool_in_host_memory_does_not_try_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "flashinfer", None)  # an import of it would fail
+
+    select_backend("auto", LAYERS, num_qo_heads=4)
+
+    assert "flashinfer" not in caplog.text
 
 
 def test_a_name_that_nobody_has_is_refused_with_the_known_ones() -> None:

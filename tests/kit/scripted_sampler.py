@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.sampler import NO_MASKS
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class Script:
     """
 
     def __init__(self, core: EngineCore, by_seed: Mapping[int, Sequence[int]]) -> None:
-        sampler = core._runner._sampler
+        runner = core._runner
+        assert isinstance(runner, ModelRunner)
+        sampler = runner._sampler
         self._by_seed = by_seed
         self._sample = sampler.sample
         sampler.sample = self._scripted  # type: ignore[method-assign]

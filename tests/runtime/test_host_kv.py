@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from radixserve.core.plan import BlockSwap
 from radixserve.errors import ConfigError
-from radixserve.runtime.host_kv import HostKV
+from radixserve.runtime.host_kv import HostKV, runs_of
 from radixserve.runtime.kv_cache import KVCache
 from radixserve.types import ReqId, pack_ids
 
@@ -46,9 +46,10 @@ def test_a_swap_space_is_laid_out_like_the_pool() -> None:
         assert layer.k.dtype == layer.v.dtype == torch.bfloat16
 
 
-def test_saved_blocks_come_back_to_other_places_unchanged() -> None:
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_saved_blocks_come_back_to_other_places_unchanged(*, is_apart: bool) -> None:
     pool, before = make_pool(), make_pool()
-    host = HostKV.allocate_beside(pool, 4)
+    host = replace(HostKV.allocate_beside(pool, 4), is_apart=is_apart)
 
     host.save(pool, [swap([1, 4], [3, 0]), swap([2], [1])])
     for layer in pool.layers:
@@ -73,6 +74,34 @@ def test_saving_changes_the_named_host_blocks_and_nothing_of_the_pool() -> None:
         assert torch.equal(layer.v, old.v)
         assert torch.equal(saved.v[[3, 0]], old.v[[1, 4]])
         assert saved.k[[1, 2]].eq(0).all()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "runs"),
+    [
+        ([], []),
+        ([4], [(0, 4, 1)]),
+        ([4, 5, 6], [(0, 4, 3)]),
+        ([6, 5, 4], [(0, 6, 1), (1, 5, 1), (2, 4, 1)]),
+        ([1, 2, 7, 8, 9, 3], [(0, 1, 2), (2, 7, 3), (5, 3, 1)]),
+    ],
+)
+def test_blocks_that_lie_together_are_one_run(
+    blocks: list[int], runs: list[tuple[int, int, int]]
+) -> None:
+    assert runs_of(blocks) == runs
+
+
+def test_blocks_of_8_bit_floats_are_saved_and_restored() -> None:
+    pool = KVCache.allocate(Shape(), 3, 4, torch.float8_e4m3fn)
+    values = torch.linspace(-3, 3, 4 * 3 * 8).view(4, 3, 8).to(torch.float8_e4m3fn)
+    pool.layers[1].k[1] = values
+    host = HostKV.allocate_beside(pool, 2)
+
+    host.save(pool, [swap([1], [0])])
+    host.restore(pool, [swap([2], [0])])
+
+    assert torch.equal(pool.layers[1].k[2].float(), values.float())
 
 
 def test_no_swaps_change_nothing() -> None:

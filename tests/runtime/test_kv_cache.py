@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from radixserve.core.plan import BlockCopy
-from radixserve.errors import ConfigError
+from radixserve.errors import ConfigError, InvariantError
 from radixserve.runtime.kv_cache import KVCache, block_bytes
 from radixserve.types import BlockId
 
@@ -97,3 +97,34 @@ def test_a_pool_that_no_machine_can_hold_is_refused_with_its_size() -> None:
     size = num_blocks * block_bytes(Shape(), 16, torch.float32)
     with pytest.raises(ConfigError, match=f"{num_blocks} blocks takes {size} bytes"):
         KVCache.allocate(Shape(), num_blocks, 16, torch.float32)
+
+
+def test_a_dummy_block_comes_after_all_blocks_and_is_none_of_them() -> None:
+    cache = KVCache.allocate(Shape(), 5, 4, torch.float32, num_dummies=1)
+
+    assert cache.num_blocks == 5
+    assert cache.dummy_block == 5
+    assert all(layer.k.shape[0] == 6 for layer in cache.layers)
+    with pytest.raises(InvariantError, match="no dummy block"):
+        _ = KVCache.allocate(Shape(), 5, 4, torch.float32).dummy_block
+
+
+def test_a_pool_is_where_it_was_asked_to_be() -> None:
+    device = torch.device("meta")
+
+    cache = KVCache.allocate(Shape(), 5, 4, torch.bfloat16, device=device)
+
+    assert cache.device == device
+    assert cache.layers[1].v.shape == (5, 4, 3, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16])
+def test_copies_move_the_bits_whatever_they_mean(dtype: torch.dtype) -> None:
+    cache = KVCache.allocate(Shape(), 3, 4, dtype)
+    values = torch.linspace(-2, 2, 4 * 3 * 8).view(4, 3, 8).to(dtype)
+    cache.layers[1].k[0] = values
+
+    cache.copy_blocks([copy(0, 2, 3)])
+
+    assert torch.equal(cache.layers[1].k[2, :3].float(), values[:3].float())
+    assert cache.layers[1].k[2, 3:].float().eq(0).all()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from radixserve import kernels
 from radixserve.core.plan import SamplingState
 from radixserve.errors import InvariantError
+from radixserve.runtime.device_sampler import DeviceSampler
 from radixserve.runtime.native_sampler import NativeSampler
 from radixserve.runtime.sampler import RowError, Sampler, pick
 from radixserve.types import SamplingParams, pack_ids
@@ -19,7 +20,7 @@ from radixserve.types import SamplingParams, pack_ids
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SAMPLERS: list[type[Sampler] | type[NativeSampler]] = [Sampler]
+SAMPLERS: list[type[Sampler] | type[DeviceSampler] | type[NativeSampler]] = [Sampler, DeviceSampler]
 if kernels.is_available():
     SAMPLERS.append(NativeSampler)
 
@@ -33,7 +34,7 @@ def sampler_type(request: pytest.FixtureRequest) -> Iterator[None]:
     _sampler_type = Sampler
 
 
-_sampler_type: type[Sampler] | type[NativeSampler] = Sampler
+_sampler_type: type[Sampler] | type[DeviceSampler] | type[NativeSampler] = Sampler
 
 NAN, INF = float("nan"), float("inf")
 
@@ -337,8 +338,8 @@ def test_a_mask_holds_for_its_row_alone_greedy_or_not() -> None:
     row = torch.tensor([[9.0, 3.0, 2.0, 1.0]] * 3)
     warm = make_state(temperature=2.0, seed=3)
 
-    assert Sampler(10).sample(row, [GREEDY] * 3, {1: mask_of(2, 3)}) == [0, 2, 0]
-    drawn = [Sampler(10).sample(row[:1], [warm], {0: mask_of(2)}) for _ in range(20)]
+    assert _sampler_type(10).sample(row, [GREEDY] * 3, {1: mask_of(2, 3)}) == [0, 2, 0]
+    drawn = [_sampler_type(10).sample(row[:1], [warm], {0: mask_of(2)}) for _ in range(20)]
     assert drawn == [[2]] * 20
 
 
@@ -348,13 +349,13 @@ def test_what_other_masks_leave_nothing_of_is_allowed_all_the_same() -> None:
     held = make_state(temperature=0.0, min_tokens=5, stop_token_ids=frozenset({3}))
     both = make_state(temperature=0.0, allowed_token_ids=frozenset({0, 2}))
 
-    assert Sampler(10).sample(row, [only_0], {0: mask_of(2, 3)}) == [2]
-    assert Sampler(10).sample(row, [held], {0: mask_of(3)}) == [3]
-    assert Sampler(10).sample(row, [held], {0: mask_of(2, 3)}) == [2]
-    assert Sampler(10).sample(row, [both], {0: mask_of(1, 2)}) == [2]
+    assert _sampler_type(10).sample(row, [only_0], {0: mask_of(2, 3)}) == [2]
+    assert _sampler_type(10).sample(row, [held], {0: mask_of(3)}) == [3]
+    assert _sampler_type(10).sample(row, [held], {0: mask_of(2, 3)}) == [2]
+    assert _sampler_type(10).sample(row, [both], {0: mask_of(1, 2)}) == [2]
 
 
 def test_a_row_with_a_reason_in_place_of_a_mask_fails_alone() -> None:
     row = torch.tensor([[9.0, 3.0, 2.0, 1.0]] * 2)
 
-    assert Sampler(10).sample(row, [GREEDY] * 2, {0: "why"}) == [RowError("why"), 0]
+    assert _sampler_type(10).sample(row, [GREEDY] * 2, {0: "why"}) == [RowError("why"), 0]

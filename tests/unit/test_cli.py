@@ -126,6 +126,31 @@ def test_a_wrong_setting_is_one_line_on_stderr_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--attention-backend", "flashinfer"], "no NVIDIA GPU was found; use --attention-backend"),
+        (["--device", "cuda"], "finds no NVIDIA GPU"),
+        (["--device", "cpu", "--attention-backend", "flashinfer"], "on a CUDA device only"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_one_line_before_any_model_is_looked_for(
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    assert main(["serve", "--model", "absent-model", *arguments]) == 2
+
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "absent-model" not in captured.err
+    assert captured.err.startswith("radixserve: ")
+    assert captured.err.count("\n") == 1
+
+
 def test_a_wrong_setting_ends_the_process_before_torch_is_loaded() -> None:
     code = (
         "import sys\nfrom radixserve.cli.main import main\n"

@@ -103,7 +103,7 @@ def test_an_override_of_none_means_choose_for_me(tmp_path: Path) -> None:
         (
             "engine.model.dtype",
             "fp8",
-            "engine.model.dtype must be auto or float32 or bfloat16; got",
+            "engine.model.dtype must be auto or float32 or bfloat16 or float16; got",
         ),
         ("engine.model.dtype", ["auto"], "engine.model.dtype must be auto or float32"),
         (

@@ -1,0 +1,191 @@
+"""The runtime as it is fitted together for a GPU, on a CPU: kernels, capture and memory are stood
+in for, by what computes the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from radixserve.attention.reference import ReferenceAttention
+from radixserve.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from radixserve.core.plan import BlockSwap, SamplingState, ScheduledReq, StepPlan
+from radixserve.engine.gpu import GpuParts, build_gpu_compute
+from radixserve.errors import ConfigError
+from radixserve.models.loader import load_model
+from radixserve.runtime.device_memory import DeviceMemory
+from radixserve.runtime.host_kv import HostKV
+from radixserve.runtime.kv_cache import KVCache
+from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.sampler import Sampler
+from radixserve.types import ReqId, SamplingParams, TokenId, pack_ids
+from tests.attention.flashinfer_stand_in import StandInPackage
+from tests.kit.plain_capture import PlainCapture
+from tests.kit.tiny_model import write_tiny_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radixserve.engine.compute import Compute
+    from radixserve.models.loader import LoadedModel
+
+CPU = torch.device("cpu")
+MIB = 2**20
+BLOCK_SIZE = 16
+SHARED_LEN = 512
+GREEDY = SamplingParams(temperature=0.0, logprobs=20)
+TOLERANCE = 0.1
+"""Of a log-probability: the sums are those of bfloat16, in another order."""
+SETTINGS = EngineConfig(
+    cache=CacheConfig(block_size=BLOCK_SIZE, num_blocks=80),
+    scheduler=SchedulerConfig(max_num_seqs=12, max_num_batched_tokens=600),
+)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A tiny model that FlashInfer could take."""
+    folder = write_tiny_model(tmp_path_factory.mktemp("gpu"), head_dim=64)
+    return load_model(folder, dtype=torch.bfloat16)
+
+
+class Bench:
+    """The GPU's runtime, and what happened in it."""
+
+    def __init__(self, loaded: LoadedModel, config: EngineConfig = SETTINGS) -> None:
+        self.package, self.capture = StandInPackage(), PlainCapture()
+        self.num_profiles = 0
+        parts = GpuParts(
+            kernels=self.package.kernels(), make_capture=lambda: self.capture, measure=self.measure
+        )
+        self.compute: Compute = build_gpu_compute(
+            config,
+            loaded,
+            CPU,
+            vocab_size=500,
+            make_host_kv=lambda pool: HostKV.allocate_beside(pool, 4),
+            parts=parts,
+        )
+
+    def measure(self, device: torch.device, largest_step: Callable[[], object]) -> DeviceMemory:
+        largest_step()
+        self.num_profiles += 1
+        return DeviceMemory(total_bytes=300 * MIB, free_bytes=280 * MIB, step_bytes=MIB)
+
+
+def plain_runner(loaded: LoadedModel) -> ModelRunner:
+    pool = KVCache.allocate(loaded.spec, 80, BLOCK_SIZE, torch.bfloat16)
+    attention = ReferenceAttention(pool.layers, num_qo_heads=loaded.spec.num_qo_heads)
+    return ModelRunner(loaded.model, pool, attention, Sampler(500))
+
+
+def prompt_of(row: int) -> list[TokenId]:
+    """Even rows begin alike, for 512 tokens."""
+    own = [(17 * row * row + 29 * place + 3) % 500 for place in range(5)]
+    return [(13 * i * i + 7) % 500 for i in range(SHARED_LEN)] + own if row % 2 == 0 else own
+
+
+def table_of(row: int) -> list[int]:
+    shared = list(range(40, 40 + SHARED_LEN // BLOCK_SIZE)) if row % 2 == 0 else []
+    return [*shared, 20 - row]
+
+
+def share(row: int, tokens: list[TokenId], start: int, output_len: int = 0) -> ScheduledReq:
+    params = (
+        GREEDY if row < 8 else SamplingParams(temperature=1.3, top_p=0.8, seed=row, logprobs=20)
+    )
+    sampling = SamplingState(params, output_len)
+    table = pack_ids(table_of(row))
+    return ScheduledReq(ReqId(f"r{row}"), pack_ids(tokens), start, table, sampling)
+
+
+def plans(outputs: list[list[TokenId]]) -> list[StepPlan]:
+    """A prompt, then 17 more of which the even ones share its blocks, then decodes, whatever the
+    runner would have chosen."""
+    rows = range(18)
+    first = [share(0, prompt_of(0), 0)]
+    second = [share(r, prompt_of(r)[(s := SHARED_LEN * (r % 2 == 0)) :], s) for r in rows[1:]]
+    decodes = [
+        [share(r, [outputs[r][n]], len(prompt_of(r)) + n, 1 + n) for r in reversed(rows)]
+        for n in range(3)
+    ]
+    alone = [share(3, [outputs[3][3]], len(prompt_of(3)) + 3, 4)]
+    return [
+        StepPlan(n, tuple(reqs)) for n, reqs in enumerate([first, second, *decodes, alone], start=1)
+    ]
+
+
+def test_the_gpus_runtime_finds_the_same_tokens_as_likely_as_the_plain_one(
+    loaded: LoadedModel,
+) -> None:
+    config = replace(SETTINGS, scheduler=SchedulerConfig(max_num_seqs=20))
+    bench, plain = Bench(loaded, config), plain_runner(loaded)
+    num_equal = num_rows = 0
+
+    for plan in plans([[(7 * row + n) % 500 for n in range(4)] for row in range(18)]):
+        ours, theirs = bench.compute.runner.execute(plan), plain.execute(plan)
+        for row in range(len(plan.reqs)):
+            near = dict(ours.logprobs[row].top)
+            for token, logprob in theirs.logprobs[row].top[:10]:
+                assert near[token] == pytest.approx(logprob, abs=TOLERANCE)
+        num_equal += sum(a == b for a, b in zip(ours.next_tokens, theirs.next_tokens, strict=True))
+        num_rows += len(plan.reqs)
+
+    assert num_equal > 0.9 * num_rows
+    assert "merge_state" in bench.package.names(), "what nine rows share is read once"
+    assert bench.capture.num_replays >= 1, "the last step is a decode of one"
+
+
+def test_graphs_are_captured_for_every_bucket(loaded: LoadedModel) -> None:
+    bench = Bench(loaded)
+
+    assert [shape[0] for shape in bench.capture.shapes] == [12, 8, 4, 2, 1]
+
+
+def test_the_pool_has_a_dummy_block_beyond_those_that_are_told_of(loaded: LoadedModel) -> None:
+    pool = Bench(loaded).compute.kv_cache
+
+    assert pool.num_blocks == pool.dummy_block == 80
+
+
+def test_the_pool_is_sized_after_the_largest_step_was_run(loaded: LoadedModel) -> None:
+    cache = CacheConfig(block_size=BLOCK_SIZE, gpu_memory_utilization=0.5)
+    bench = Bench(loaded, replace(SETTINGS, cache=cache))
+    pool = bench.compute.kv_cache
+
+    # Half of 300 MiB, less the 20 that are taken, 1 for a step, 16 for each of five graphs.
+    per_block = sum(half[0].nbytes for layer in pool.layers for half in (layer.k, layer.v))
+    assert pool.num_blocks + 1 == (150 - 20 - 1 - 5 * 16) * MIB // per_block
+    assert bench.num_profiles == 1
+
+
+def test_a_context_that_was_asked_for_and_does_not_fit_is_refused(loaded: LoadedModel) -> None:
+    config = replace(
+        SETTINGS,
+        model=ModelConfig(max_model_len=2000),
+        cache=CacheConfig(block_size=BLOCK_SIZE, kv_cache_memory_bytes=MIB // 2),
+    )
+    with pytest.raises(ConfigError, match=r"must hold 2000 tokens.* What would fit: max_model_len"):
+        Bench(loaded, config)
+
+
+def test_int8_weights_are_refused(loaded: LoadedModel) -> None:
+    config = replace(SETTINGS, model=ModelConfig(quantization="int8"))
+
+    with pytest.raises(ConfigError, match="needs the native kernels"):
+        Bench(loaded, config)
+
+
+def test_swaps_go_through_the_runner(loaded: LoadedModel) -> None:
+    compute = Bench(loaded).compute
+    layer = compute.kv_cache.layers[1]
+    layer.k[7] = 3.0
+    out = BlockSwap(ReqId("r"), pack_ids([7]), pack_ids([2]))
+
+    compute.runner.execute(StepPlan(1, (), swap_outs=(out,)))
+    layer.k[7] = 0.0
+    compute.runner.execute(StepPlan(2, (), swap_ins=(out,)))
+
+    assert layer.k[7].eq(3.0).all()
