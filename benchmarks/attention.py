@@ -28,8 +28,8 @@ import torch
 from benchmarks.kernels import Limits
 from benchmarks.machine import describe_machine
 from radixserve.attention.build import build_metadata
+from radixserve.attention.layer_kv import allocate_layers
 from radixserve.kernels import AttentionPlan, Program, View, set_num_threads
-from radixserve.runtime.kv_cache import allocate_layers
 from radixserve.types import pack_ids
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 
 NUM_QO_HEADS, NUM_KV_HEADS, HEAD_DIM = 9, 3, 64
 BLOCK_SIZE = 16
+SCALE_BYTES = {"int8": 4}
+"""Beside the numbers of a token's head."""
 BEYOND_CACHES = 160 << 20
 """Bytes of KV that one pass reads, at least."""
 MOST_FLOPS = 8e9
 """Multiply-adds of one pass at most: long prompts, which no memory slows, need few layers."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
 @dataclass(frozen=True)
@@ -87,16 +89,20 @@ CASES = (
 )
 
 
+LayerViews = tuple[View, ...]
+"""K and V of a layer, and for int8 the scales of each."""
+
+
 class Layers:
     """A case over enough layers, ready to run.
 
     Args:
         case: What to run.
-        pools: K and V of each layer.
+        pools: The KV of each layer.
         shares: Whether the kernel looks for shared chunks.
     """
 
-    def __init__(self, case: Case, pools: Sequence[tuple[View, View]], *, shares: bool) -> None:
+    def __init__(self, case: Case, pools: Sequence[LayerViews], *, shares: bool) -> None:
         self._case, self._num_layers = case, len(pools)
         self._metadata = build_metadata(
             qo_lens=[case.qo_len] * case.num_reqs,
@@ -108,8 +114,8 @@ class Layers:
         self._program = Program()
         q = View(torch.randn(case.rows, NUM_QO_HEADS, HEAD_DIM))
         out = View(torch.empty(case.rows, NUM_QO_HEADS, HEAD_DIM))
-        for k_pool, v_pool in pools:
-            self._program.attention(q, k_pool, v_pool, self._plan, out, HEAD_DIM**-0.5)
+        for k_pool, v_pool, *scales in pools:
+            self._program.attention(q, k_pool, v_pool, self._plan, out, HEAD_DIM**-0.5, *scales)
 
     def run(self) -> float:
         """Return the seconds of a layer, with its part of planning the step."""
@@ -136,17 +142,25 @@ def draw_tables(case: Case) -> list[list[int]]:
     return [shared + rest[i * own : (i + 1) * own] for i in range(case.num_reqs)]
 
 
-def make_pools(case: Case, dtype: torch.dtype) -> list[tuple[View, View]]:
-    """Return the K and V of enough layers, in memory as the engine's."""
+def make_pools(case: Case, dtype: torch.dtype) -> list[LayerViews]:
+    """Return the KV of enough layers, in memory as the engine's."""
     num_blocks = 1 + max(max(table) for table in draw_tables(case))
     shape = (num_blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
     num_bytes = 2 * num_blocks * BLOCK_SIZE * NUM_KV_HEADS * HEAD_DIM * dtype.itemsize
     num_layers = max(1, min(-(-BEYOND_CACHES // num_bytes), int(MOST_FLOPS / case.flops)))
-    layers = allocate_layers(num_layers, shape, dtype)
+    layers = allocate_layers(num_layers, shape, dtype, "columns")
     for layer in layers:
-        layer.k.normal_()
-        layer.v.normal_()
-    return [(View(layer.k), View(layer.v)) for layer in layers]
+        for half, scale in ((layer.k, layer.k_scale), (layer.v, layer.v_scale)):
+            if scale is None:
+                half.normal_()
+            else:
+                half.random_(-127, 128)
+                scale.fill_(3 / 127)
+    return [tuple(_view(tensor) for tensor in layer.tensors) for layer in layers]
+
+
+def _view(tensor: torch.Tensor) -> View:
+    return View(tensor if tensor.dim() == 4 else tensor[..., None])
 
 
 @dataclass(frozen=True)
@@ -176,8 +190,8 @@ def measure(case: Case, dtype: torch.dtype, *, repeats: int) -> Result:
 
 def print_row(case: Case, name: str, limits: Limits, result: Result) -> None:
     """Print one line of the table."""
-    size = DTYPES[name].itemsize
-    num_bytes = 2.0 * case.kv_tokens * NUM_KV_HEADS * HEAD_DIM * size
+    head_bytes = HEAD_DIM * DTYPES[name].itemsize + SCALE_BYTES.get(name, 0)
+    num_bytes = 2.0 * case.kv_tokens * NUM_KV_HEADS * head_bytes
     floor = limits.floor_s(num_bytes, case.flops)
     print(
         f"{case.name:8} {name:9} {case.num_reqs:4} {case.kv_len:6} {result.ours * 1e6:10.1f}"

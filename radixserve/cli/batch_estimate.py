@@ -47,7 +47,7 @@ def estimate_file(
     from radixserve.batch.line import LineFault
     from radixserve.batch.plan import make_order
     from radixserve.models.dtype import choose_dtype
-    from radixserve.runtime.kv_cache import block_bytes
+    from radixserve.runtime.kv_cache import block_bytes, choose_kv_dtype
     from radixserve.server.line_cost import LineCosts
 
     tokenizer, template, spec = _load(config.engine.model)
@@ -73,7 +73,8 @@ def estimate_file(
         order.close()
     engine = config.engine
     dtype = choose_dtype(engine.model.dtype, has_kernels=has_kernels(engine.attention.backend))
-    size = block_bytes(spec, block_size, dtype)
+    kv_dtype = choose_kv_dtype(engine.cache.kv_cache_dtype, dtype)
+    size = block_bytes(spec, block_size, kv_dtype)
     return FileEstimate(estimate, num_faults, size, concurrency)
 
 

@@ -68,6 +68,12 @@ CACHE_FLAGS = (
         read=int,
     ),
     Flag(
+        "--kv-cache-dtype",
+        "engine.cache.kv_cache_dtype",
+        "how KV is held: as the model's dtype, or in about half of bfloat16 with a small loss",
+        choices=("auto", "int8"),
+    ),
+    Flag(
         "--kv-cache-memory-bytes",
         "engine.cache.kv_cache_memory_bytes",
         "memory of the KV cache, as in 2GiB (default: --memory-fraction)",

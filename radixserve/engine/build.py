@@ -26,7 +26,7 @@ from radixserve.models.dtype import choose_dtype
 from radixserve.models.loader import load_model
 from radixserve.models.source import resolve_model
 from radixserve.runtime.host_kv import HostKV
-from radixserve.runtime.kv_cache import KVCache, block_bytes
+from radixserve.runtime.kv_cache import KVCache, block_bytes, choose_kv_dtype
 from radixserve.runtime.memory import choose_num_blocks, choose_swap_blocks, free_memory_bytes
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.sampler import Sampler
@@ -57,7 +57,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     template = load_chat_template(config.model, folder, tokenizer)
     dtype = choose_dtype(config.model.dtype, has_kernels=has_kernels(config.attention.backend))
     loaded = load_model(folder, dtype=dtype)
-    kv_cache = _allocate_pool(config.cache, loaded, dtype)
+    kv_cache = _allocate_pool(config, loaded, dtype)
     host_kv = _allocate_swap_space(config, loaded, kv_cache)
     vocab_size = min(tokenizer.vocab_size, loaded.spec.vocab_size)
     attention = select_backend(
@@ -141,8 +141,10 @@ def _override(config: ModelConfig) -> str | None:
         raise ConfigError(f"chat_template: cannot read {config.chat_template}: {error}") from None
 
 
-def _allocate_pool(cache: CacheConfig, loaded: LoadedModel, dtype: torch.dtype) -> KVCache:
-    size = block_bytes(loaded.spec, cache.block_size, dtype)
+def _allocate_pool(config: EngineConfig, loaded: LoadedModel, dtype: torch.dtype) -> KVCache:
+    cache = config.cache
+    kv_dtype = choose_kv_dtype(cache.kv_cache_dtype, dtype)
+    size = block_bytes(loaded.spec, cache.block_size, kv_dtype)
     num_blocks = choose_num_blocks(cache, block_bytes=size, free_bytes=free_memory_bytes())
     _log.info(
         "KV pool: %d blocks of %d tokens = %d tokens, %.2f GiB",
@@ -151,7 +153,13 @@ def _allocate_pool(cache: CacheConfig, loaded: LoadedModel, dtype: torch.dtype) 
         num_blocks * cache.block_size,
         num_blocks * size / 2**30,
     )
-    return KVCache.allocate(loaded.spec, num_blocks, cache.block_size, dtype)
+    return KVCache.allocate(
+        loaded.spec,
+        num_blocks,
+        cache.block_size,
+        kv_dtype,
+        layout="columns" if has_kernels(config.attention.backend) else "rows",
+    )
 
 
 def _allocate_swap_space(config: EngineConfig, loaded: LoadedModel, pool: KVCache) -> HostKV | None:

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from radixserve.attention.layer_kv import LayerKV, allocate_layers
 from radixserve.errors import ConfigError
-from radixserve.runtime.kv_cache import allocate_layers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from radixserve.attention.backend import LayerKV
     from radixserve.core.plan import BlockSwap
     from radixserve.runtime.kv_cache import KVCache
 
@@ -37,7 +36,7 @@ class HostKV:
         like = pool.layers[0].k
         shape = (num_blocks, *like.shape[1:])
         try:
-            return cls(allocate_layers(len(pool.layers), shape, like.dtype))
+            return cls(allocate_layers(len(pool.layers), shape, like.dtype, pool.layout))
         except MemoryError as error:
             raise ConfigError(
                 f"a swap space of {num_blocks} blocks does not fit in this machine's memory; "
@@ -84,5 +83,5 @@ def _copy(
     target: torch.Tensor,
 ) -> None:
     for here, there in zip(source_layers, target_layers, strict=True):
-        there.k.index_copy_(0, target, here.k.index_select(0, source).to(there.k.device))
-        there.v.index_copy_(0, target, here.v.index_select(0, source).to(there.v.device))
+        for taken, kept in zip(here.blocks, there.blocks, strict=True):
+            kept.index_copy_(0, target, taken.index_select(0, source).to(kept.device))

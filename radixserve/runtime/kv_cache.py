@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 
-from radixserve.attention.backend import LayerKV
+from radixserve.attention.layer_kv import allocate_layers
 from radixserve.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from torch import Tensor
+
+    from radixserve.attention.layer_kv import KVLayout, LayerKV
     from radixserve.core.plan import BlockCopy
-
-CACHE_LINE = 64
-"""Bytes that memory is read in."""
 
 
 class KVShape(Protocol):
@@ -32,9 +30,23 @@ class KVShape(Protocol):
     def head_dim(self) -> int: ...
 
 
+def choose_kv_dtype(setting: str, model_dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of K and V: the model's for "auto", int8 for "int8"."""
+    return torch.int8 if setting == "int8" else model_dtype
+
+
 def block_bytes(spec: KVShape, block_size: int, dtype: torch.dtype) -> int:
-    """Return the bytes of one block: K and V of `block_size` tokens in every layer."""
-    return 2 * spec.num_layers * block_size * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+    """Return the bytes of one block: K and V of `block_size` tokens in every layer.
+
+    Args:
+        spec: The model's layers, KV heads and head size.
+        block_size: Tokens a block.
+        dtype: Of K and V; int8 has a scale for each token's head besides.
+    """
+    head_bytes = spec.head_dim * dtype.itemsize
+    if dtype == torch.int8:
+        head_bytes += torch.float32.itemsize
+    return 2 * spec.num_layers * block_size * spec.num_kv_heads * head_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +54,17 @@ class KVCache:
     """The KV pool: the same block ids in every layer. Who owns which block is not known here."""
 
     layers: list[LayerKV]
+    layout: KVLayout = "rows"
 
     @classmethod
     def allocate(
-        cls, spec: KVShape, num_blocks: int, block_size: int, dtype: torch.dtype
+        cls,
+        spec: KVShape,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        *,
+        layout: KVLayout = "rows",
     ) -> KVCache:
         """Return a pool of `num_blocks` blocks, filled with zeros.
 
@@ -56,14 +75,14 @@ class KVCache:
             spec: The model's layers, KV heads and head size.
             num_blocks: Blocks, in each layer.
             block_size: Tokens a block.
-            dtype: Of K and V.
+            dtype: Of K and V; int8 comes with a scale for each token's head.
+            layout: How they lie in memory: as whoever reads them most likes it.
         Raises:
             ConfigError: the memory cannot be had.
         """
         shape = (num_blocks, block_size, spec.num_kv_heads, spec.head_dim)
-
         try:
-            return cls(allocate_layers(spec.num_layers, shape, dtype))
+            return cls(allocate_layers(spec.num_layers, shape, dtype, layout), layout)
         except MemoryError as error:
             size = num_blocks * block_bytes(spec, block_size, dtype)
             raise ConfigError(
@@ -87,43 +106,20 @@ class KVCache:
         Mutates: the first `num_tokens` slots of each target.
         Complexity: O(copied tokens * layers).
         """
-        if not copies:
-            return
-        source, target = _slots_of(copies, self.block_size)
-        for layer in self.layers:
-            for pool in (layer.k.flatten(0, 1), layer.v.flatten(0, 1)):
-                pool.index_copy_(0, target, pool.index_select(0, source))
+        for num_tokens, source, target in _by_length(copies):
+            for layer in self.layers:
+                if num_tokens == self.block_size:
+                    for blocks in layer.blocks:
+                        blocks.index_copy_(0, target, blocks.index_select(0, source))
+                else:
+                    for tensor in layer.tensors:
+                        tokens = tensor[:, :num_tokens]
+                        tokens[target] = tokens[source]
 
 
-def allocate_layers(num_layers: int, shape: tuple[int, ...], dtype: torch.dtype) -> list[LayerKV]:
-    """Return K and V of each layer, all zeros, in host memory that is taken as it is written.
-
-    Raises:
-        MemoryError: the system does not give it.
-    """
-
-    def half() -> torch.Tensor:
-        return _lazy_zeros(shape, dtype)
-
-    return [LayerKV(k=half(), v=half()) for _ in range(num_layers)]
-
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros whose pages are not touched yet, in huge pages where the system gives them.
-
-    numpy takes large zeroed arrays straight from the system; torch would write every page. They
-    begin with a cache line, so that a token's head does not lie in one line more than it fills.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)
-
-
-def _slots_of(copies: Sequence[BlockCopy], block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    lens = np.array([copy.num_tokens for copy in copies])
-    ends = np.cumsum(lens)
-    offsets = np.arange(ends[-1]) - np.repeat(ends - lens, lens)
-    blocks = np.array([[copy.source for copy in copies], [copy.target for copy in copies]])
-    source, target = np.repeat(blocks * block_size, lens, axis=1) + offsets
-    return torch.from_numpy(source), torch.from_numpy(target)
+def _by_length(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield (tokens, sources, targets) of the copies of each length."""
+    for length in sorted({copy.num_tokens for copy in copies}):
+        alike = [copy for copy in copies if copy.num_tokens == length]
+        pairs = torch.tensor([(copy.source, copy.target) for copy in alike])
+        yield length, pairs[:, 0], pairs[:, 1]
