@@ -17,7 +17,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from benchmarks.machine import describe_machine
 from radixserve.config import AttentionConfig, CacheConfig, EngineConfig, ModelConfig
@@ -32,13 +32,35 @@ if TYPE_CHECKING:
     from radixserve.types import ReqId
 
 DEFAULT_DATA = Path(__file__).parents[2] / "shared/data/few_shot/gsm8k.jsonl.gz"
-SETTINGS: Mapping[str, tuple[ModelConfig, AttentionConfig]] = {
-    "torch": (ModelConfig(dtype="float32"), AttentionConfig(backend="reference")),
-    "native": (ModelConfig(dtype="float32"), AttentionConfig(backend="cpu")),
-    "bfloat16": (ModelConfig(dtype="bfloat16"), AttentionConfig(backend="cpu")),
-    "int8": (ModelConfig(dtype="bfloat16", quantization="int8"), AttentionConfig(backend="cpu")),
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is held in how many bits, and who multiplies it."""
+
+    dtype: Literal["float32", "bfloat16"]
+    backend: Literal["cpu", "reference"] = "cpu"
+    quantization: Literal["none", "int8"] = "none"
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+
+    def config(self) -> EngineConfig:
+        """Return the engine's settings."""
+        return EngineConfig(
+            model=ModelConfig(dtype=self.dtype, quantization=self.quantization),
+            attention=AttentionConfig(backend=self.backend),
+            cache=CacheConfig(num_blocks=2048, kv_cache_dtype=self.kv_cache_dtype),
+        )
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "torch": Setting("float32", backend="reference"),
+    "native": Setting("float32"),
+    "bfloat16": Setting("bfloat16"),
+    "int8-kv": Setting("bfloat16", kv_cache_dtype="int8"),
+    "int8": Setting("bfloat16", quantization="int8"),
+    "int8-both": Setting("bfloat16", quantization="int8", kv_cache_dtype="int8"),
 }
-"""torch and native keep KV in float32, bfloat16 and int8 in bfloat16; int8 is of the weights."""
+"""KV is held as the weights' dtype says, but int8 is of the weights only, int8-kv of KV only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +160,7 @@ def main() -> None:
     )
     base: Outcome | None = None
     for name in dict.fromkeys(["torch", *(args.settings or SETTINGS)]):
-        model, attention = SETTINGS[name]
-        cache = CacheConfig(num_blocks=2048)
-        config = EngineConfig(model=model, attention=attention, cache=cache)
-        found = measure(Engine(config=config), texts, args.max_tokens)
+        found = measure(Engine(config=SETTINGS[name].config()), texts, args.max_tokens)
         base = base or found
         print_row(name, found, base)
 

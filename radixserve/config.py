@@ -78,14 +78,16 @@ class CacheConfig:
 
     block_size: int = 16
     """Tokens a block. Reuse is exact to the token at any size."""
+    kv_cache_dtype: Literal["auto", "int8", "fp8_e4m3", "fp8_e5m2"] = "auto"
+    """How KV is held. auto: in the model's dtype. int8, on a CPU: a byte a number and a scale for
+    each token's head, about half of bfloat16, with a small loss. fp8, on a GPU: half, with a
+    loss."""
     kv_cache_memory_bytes: int | None = None
     """Bytes for the pool; overrides `memory_fraction`."""
     memory_fraction: float = 0.25
     """Share of the host's memory that is free after the weights are loaded."""
     gpu_memory_utilization: float = 0.9
     """On a GPU instead: share of all its memory that weights, activations and pool take."""
-    kv_cache_dtype: Literal["auto", "fp8_e4m3", "fp8_e5m2"] = "auto"
-    """Of K and V. auto: the model's; 8-bit floats, on a GPU, hold twice the tokens, with a loss."""
     num_blocks: int | None = None
     """Exact number of blocks; overrides both."""
     swap_space_bytes: int | None = None
@@ -110,7 +112,7 @@ class CacheConfig:
         _require(0 < fraction <= 0.95, "memory_fraction", "above 0 and at most 0.95", fraction)
         share = self.gpu_memory_utilization
         _require(0 < share <= 1, "gpu_memory_utilization", "above 0 and at most 1", share)
-        dtypes = ("auto", "fp8_e4m3", "fp8_e5m2")
+        dtypes = ("auto", "int8", "fp8_e4m3", "fp8_e5m2")
         _require(
             self.kv_cache_dtype in dtypes, "kv_cache_dtype", ", ".join(dtypes), self.kv_cache_dtype
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from radixserve.errors import BackendUnavailableError
@@ -12,17 +11,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LayerKV:
-    """One layer's share of the KV pool."""
-
-    k: Tensor
-    """[num_blocks, block_size, num_kv_heads, head_dim]"""
-    v: Tensor
-    """[num_blocks, block_size, num_kv_heads, head_dim]"""
 
 
 class AttentionBackend(Protocol):

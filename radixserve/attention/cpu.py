@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata
 
-POOL_DTYPES = (torch.float32, torch.bfloat16)
+POOL_DTYPES = (torch.float32, torch.bfloat16, torch.int8)
 
 HEAD_DIM_STEP = 8
 """head_dim is a multiple of this: the kernels transpose K in squares of 8."""
@@ -33,7 +34,7 @@ class CpuAttention:
     batch, to the bit.
 
     Args:
-        layers: The KV pool, one entry a layer; float32 or bfloat16.
+        layers: The KV pool, one entry a layer, in any layout; float32, bfloat16 or int8.
         num_qo_heads: Query heads; a multiple of the pool's KV heads.
         scale: Factor on the scores; `head_dim ** -0.5` when None.
     Raises:
@@ -47,7 +48,7 @@ class CpuAttention:
         _, self._block_size, self._num_kv_heads, head_dim = layers[0].k.shape
         self._num_qo_heads = num_qo_heads
         self._scale = head_dim**-0.5 if scale is None else scale
-        self._pools = [(View(layer.k), View(layer.v)) for layer in layers]
+        self._pools = [_Pool.of(layer) for layer in layers]
         self._slot_mapping: Tensor | None = None
         self._plan = AttentionPlan()
 
@@ -128,9 +129,26 @@ class CpuAttention:
             out: Of q's shape.
         Mutates: `program`.
         """
-        k_pool, v_pool = self._pools[layer_id]
-        program.write_kv(k, v, slots, k_pool, v_pool)
-        program.attention(q, k_pool, v_pool, self._plan, out, self._scale)
+        pool = self._pools[layer_id]
+        program.write_kv(k, v, slots, pool.k, pool.v, pool.k_scale, pool.v_scale)
+        program.attention(
+            q, pool.k, pool.v, self._plan, out, self._scale, pool.k_scale, pool.v_scale
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """A layer's share of the pool as the kernels take it."""
+
+    k: View
+    v: View
+    k_scale: View | None
+    v_scale: View | None
+
+    @classmethod
+    def of(cls, layer: LayerKV) -> _Pool:
+        scales = (None if x is None else View(x[..., None]) for x in (layer.k_scale, layer.v_scale))
+        return cls(View(layer.k), View(layer.v), *scales)
 
 
 def _check(layers: Sequence[LayerKV], num_qo_heads: int) -> None:
@@ -141,7 +159,9 @@ def _check(layers: Sequence[LayerKV], num_qo_heads: int) -> None:
     head_dim = pool.shape[-1]
     if pool.device.type != "cpu" or pool.dtype not in POOL_DTYPES:
         got = f"{pool.dtype} on {pool.device}"
-        raise BackendUnavailableError(f"the pool must be float32 or bfloat16 on a CPU; got {got}")
+        raise BackendUnavailableError(
+            f"the pool must be float32, bfloat16 or int8 on a CPU; got {got}"
+        )
     if head_dim % HEAD_DIM_STEP:
         raise BackendUnavailableError(
             f"head_dim must be a multiple of {HEAD_DIM_STEP}; got {head_dim}"

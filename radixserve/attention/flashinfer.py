@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
     from radixserve.attention.flashinfer_kernels import DecodeWrapper, PrefillWrapper, Wrapper
     from radixserve.attention.kv_writer import KVScale
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata, CascadeLevel
 
 

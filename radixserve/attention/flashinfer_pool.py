@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
     from radixserve.attention.flashinfer_args import DecodeArgs, KernelShape, PrefillArgs
     from radixserve.attention.flashinfer_kernels import DecodeWrapper, PrefillWrapper, Wrapper
+    from radixserve.attention.layer_kv import LayerKV
 
 
 class FlashInferPool:

@@ -16,7 +16,7 @@ from radixserve.attention.flashinfer_args import FP8_DTYPES
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.layer_kv import LayerKV
 
 
 class KVScale(NamedTuple):

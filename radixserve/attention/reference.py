@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from radixserve.attention.backend import check_heads
 from radixserve.attention.level_wise import attend_by_levels
+from radixserve.attention.paged_rows import PagedRows
 from radixserve.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata, CascadeLevel
 
 MAX_GROUP_TOKENS = 4096
@@ -68,7 +69,8 @@ class ReferenceAttention:
     """Paged attention in plain torch, for any mix of prefill chunks and decodes.
 
     Args:
-        layers: The KV pool, one entry a layer, on any device; of 16-bit floats or wider.
+        layers: The KV pool, one entry a layer, in any layout and on any device; 16-bit floats or
+            wider, or int8, which is multiplied by its scales when it is read.
         num_qo_heads: Query heads; a multiple of the pool's KV heads.
         scale: Factor on the scores; `head_dim ** -0.5` when None.
     Raises:
@@ -82,11 +84,16 @@ class ReferenceAttention:
         _, _, self._num_kv_heads, self._head_dim = layers[0].k.shape
         self._num_qo_heads = num_qo_heads
         self._scale = self._head_dim**-0.5 if scale is None else scale
-        self._dtype, self._device = layers[0].k.dtype, layers[0].k.device
+        self._device = layers[0].k.device
+        self._pools = [
+            (PagedRows(layer.k, layer.k_scale), PagedRows(layer.v, layer.v_scale))
+            for layer in layers
+        ]
+        self._dtype = self._pools[0][0].dtype
         width = self._num_kv_heads * self._head_dim
-        self._layers = layers
-        self._pools = [(layer.k.view(-1, width), layer.v.view(-1, width)) for layer in layers]
-        self._k_buffer = self._v_buffer = self._layers[0].k.new_empty(0, width)
+        self._k_buffer = self._v_buffer = torch.empty(
+            0, width, dtype=self._dtype, device=self._device
+        )
         self._slot_mapping: Tensor | None = None
         self._groups: list[_Group] = []
         self._levels: tuple[CascadeLevel, ...] = ()
@@ -123,18 +130,19 @@ class ReferenceAttention:
             planned = 0 if slots is None else len(slots)
             raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
         k_pool, v_pool = self._pools[layer_id]
-        k_pool.index_copy_(0, slots, k.reshape(len(slots), -1).to(self._dtype))
-        v_pool.index_copy_(0, slots, v.reshape(len(slots), -1).to(self._dtype))
+        k_pool.write(slots, k)
+        v_pool.write(slots, v)
         if self._levels:
-            layer, rows = self._layers[layer_id], q.to(self._dtype)
-            return attend_by_levels(rows, layer, self._levels, scale=self._scale).to(q.dtype)
+            rows = q.to(self._dtype)
+            out = attend_by_levels(rows, k_pool, v_pool, self._levels, scale=self._scale)
+            return out.to(q.dtype)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in self._groups:
             rows = q.index_select(0, group.rows).to(self._dtype)
             out.index_copy_(0, group.rows, self._attend(group, rows, k_pool, v_pool).to(q.dtype))
         return out
 
-    def _attend(self, group: _Group, q: Tensor, k_pool: Tensor, v_pool: Tensor) -> Tensor:
+    def _attend(self, group: _Group, q: Tensor, k_pool: PagedRows, v_pool: PagedRows) -> Tensor:
         """Return the attention of one group's rows: [num_reqs * qo_len, heads, head_dim]."""
         n, num_rows = group.num_reqs, len(group.rows)
         heads, head_dim = self._num_qo_heads, self._head_dim
@@ -154,10 +162,10 @@ class ReferenceAttention:
         )
         return (out if is_decode else out.transpose(1, 2)).reshape(num_rows, heads, head_dim)
 
-    def _gather(self, group: _Group, pool: Tensor, buffer: Tensor) -> Tensor:
+    def _gather(self, group: _Group, pool: PagedRows, buffer: Tensor) -> Tensor:
         """Return the group's K or V, [num_reqs, kv_heads, max_kv_len, head_dim], in the buffer."""
         tokens = buffer[: len(group.slots)]
-        torch.index_select(pool, 0, group.slots, out=tokens)
+        pool.gather(group.slots, tokens)
         shape = (group.num_reqs, -1, self._num_kv_heads, self._head_dim)
         return tokens.view(shape).transpose(1, 2)
 

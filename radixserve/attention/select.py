@@ -14,7 +14,8 @@ from radixserve.errors import BackendUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from radixserve.attention.backend import AttentionBackend, LayerKV
+    from radixserve.attention.backend import AttentionBackend
+    from radixserve.attention.layer_kv import LayerKV
 
 
 _log = logging.getLogger(__name__)

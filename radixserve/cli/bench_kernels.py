@@ -68,7 +68,11 @@ def add_parser(actions: Any) -> None:
         help="how the products' weights are kept (default: all)",
     )
     parser.add_argument(
-        "--kv", nargs="+", choices=("float32", "bfloat16"), default=["bfloat16"], help="KV's dtype"
+        "--kv",
+        nargs="+",
+        choices=("float32", "bfloat16", "int8"),
+        default=["bfloat16"],
+        help="how KV is held (default: bfloat16)",
     )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="default: 5")
     parser.add_argument("--num-threads", type=int, metavar="N", help="default: one a core")

@@ -74,6 +74,13 @@ CACHE_FLAGS = (
         read=int,
     ),
     Flag(
+        "--kv-cache-dtype",
+        "engine.cache.kv_cache_dtype",
+        "how KV is held: in the model's dtype, or in about half of bfloat16 with a small loss, "
+        "which is int8 on a CPU and fp8 on a GPU",
+        choices=("auto", "int8", "fp8_e4m3", "fp8_e5m2"),
+    ),
+    Flag(
         "--kv-cache-memory-bytes",
         "engine.cache.kv_cache_memory_bytes",
         "memory of the KV cache, as in 2GiB (default: --memory-fraction)",
@@ -93,12 +100,6 @@ CACHE_FLAGS = (
         "on a GPU: share of its memory that weights, activations and KV cache take",
         read=float,
         metavar="F",
-    ),
-    Flag(
-        "--kv-cache-dtype",
-        "engine.cache.kv_cache_dtype",
-        "precision of the KV cache (default: the model's); fp8 needs a GPU",
-        choices=("auto", "fp8_e4m3", "fp8_e5m2"),
     ),
     Flag(
         "--swap-space",

@@ -121,7 +121,7 @@ def _build_compute(
 
 
 def _build_host_compute(config: EngineConfig, loaded: LoadedModel, vocab_size: int) -> Compute:
-    kv_cache = _allocate_pool(config.cache, loaded)
+    kv_cache = _allocate_pool(config, loaded)
     host_kv = _allocate_swap_space(config, loaded, kv_cache)
     attention = select_backend(
         config.attention.backend, kv_cache.layers, num_qo_heads=loaded.spec.num_qo_heads
@@ -179,10 +179,10 @@ def _override(config: ModelConfig) -> str | None:
         raise ConfigError(f"chat_template: cannot read {config.chat_template}: {error}") from None
 
 
-def _allocate_pool(cache: CacheConfig, loaded: LoadedModel) -> KVCache:
-    model_dtype = loaded.model.embedding.dtype
-    dtype = choose_kv_dtype(cache.kv_cache_dtype, model_dtype, loaded.model.embedding.device)
-    size = block_bytes(loaded.spec, cache.block_size, dtype)
+def _allocate_pool(config: EngineConfig, loaded: LoadedModel) -> KVCache:
+    cache, embedding = config.cache, loaded.model.embedding
+    kv_dtype = choose_kv_dtype(cache.kv_cache_dtype, embedding.dtype, embedding.device)
+    size = block_bytes(loaded.spec, cache.block_size, kv_dtype)
     num_blocks = choose_num_blocks(cache, block_bytes=size, free_bytes=free_memory_bytes())
     _log.info(
         "KV pool: %d blocks of %d tokens = %d tokens, %.2f GiB",
@@ -191,7 +191,13 @@ def _allocate_pool(cache: CacheConfig, loaded: LoadedModel) -> KVCache:
         num_blocks * cache.block_size,
         num_blocks * size / 2**30,
     )
-    return KVCache.allocate(loaded.spec, num_blocks, cache.block_size, dtype)
+    return KVCache.allocate(
+        loaded.spec,
+        num_blocks,
+        cache.block_size,
+        kv_dtype,
+        layout="columns" if has_kernels(config.attention.backend) else "rows",
+    )
 
 
 def _allocate_swap_space(config: EngineConfig, loaded: LoadedModel, pool: KVCache) -> HostKV | None:

@@ -53,9 +53,26 @@ class Program:
     def linear(self, x: View, packed: PackedLinear, out: View, add: bool = False) -> None: ...
     def linear_swiglu(self, x: View, packed: PackedLinear, out: View) -> None: ...
     def rope(self, x: View, positions: View, cos: View, sin: View) -> None: ...
-    def write_kv(self, k: View, v: View, slots: View, k_pool: View, v_pool: View) -> None: ...
+    def write_kv(
+        self,
+        k: View,
+        v: View,
+        slots: View,
+        k_pool: View,
+        v_pool: View,
+        k_scale: View | None = None,
+        v_scale: View | None = None,
+    ) -> None: ...
     def attention(
-        self, q: View, k_pool: View, v_pool: View, plan: AttentionPlan, out: View, scale: float
+        self,
+        q: View,
+        k_pool: View,
+        v_pool: View,
+        plan: AttentionPlan,
+        out: View,
+        scale: float,
+        k_scale: View | None = None,
+        v_scale: View | None = None,
     ) -> None: ...
     def run(self, rows: int) -> None: ...
     def seconds(self) -> dict[str, float]: ...

@@ -90,20 +90,45 @@ class Program:
         """
         self.native.rope(x.native, positions.native, cos.native, sin.native)
 
-    def write_kv(self, k: View, v: View, slots: View, k_pool: View, v_pool: View) -> None:
+    def write_kv(
+        self,
+        k: View,
+        v: View,
+        slots: View,
+        k_pool: View,
+        v_pool: View,
+        k_scale: View | None = None,
+        v_scale: View | None = None,
+    ) -> None:
         """Record that each row's K and V go to its slot: block * size + offset.
+
+        A pool of int8 takes, of each head, the largest magnitude / 127 as its scale, and what it is
+        multiplied by, rounded to the nearest.
 
         Args:
             k: [cap, heads, D].
             v: [cap, heads, D].
             slots: [cap], int64; no two equal.
-            k_pool: [blocks, size, heads, D], float32 or bfloat16.
+            k_pool: [blocks, size, heads, D], float32, bfloat16 or int8, of any strides.
             v_pool: Like k_pool.
+            k_scale: [blocks, size, heads, 1], float32, with pools of int8.
+            v_scale: Like k_scale.
         """
-        self.native.write_kv(k.native, v.native, slots.native, k_pool.native, v_pool.native)
+        scales = _natives(k_scale, v_scale)
+        self.native.write_kv(
+            k.native, v.native, slots.native, k_pool.native, v_pool.native, *scales
+        )
 
     def attention(
-        self, q: View, k_pool: View, v_pool: View, plan: AttentionPlan, out: View, scale: float
+        self,
+        q: View,
+        k_pool: View,
+        v_pool: View,
+        plan: AttentionPlan,
+        out: View,
+        scale: float,
+        k_scale: View | None = None,
+        v_scale: View | None = None,
     ) -> None:
         """Record the attention of each row over its request, as `plan` has it when this runs.
 
@@ -111,14 +136,18 @@ class Program:
 
         Args:
             q: [cap, query heads, D]; D is a multiple of 8.
-            k_pool: [blocks, size, KV heads, D], float32 or bfloat16.
-            v_pool: Like k_pool.
+            k_pool: [blocks, size, KV heads, D], float32, bfloat16 or int8. D is innermost; or, in
+                blocks of a multiple of 16, the tokens are.
+            v_pool: Of k_pool's shape and dtype, D innermost.
             plan: Set before each run.
             out: Of q's shape.
             scale: Factor on the scores.
+            k_scale: [blocks, size, KV heads, 1], float32, with pools of int8.
+            v_scale: Like k_scale.
         """
+        scales = _natives(k_scale, v_scale)
         self.native.attention(
-            q.native, k_pool.native, v_pool.native, plan.native, out.native, scale
+            q.native, k_pool.native, v_pool.native, plan.native, out.native, scale, *scales
         )
 
     def run(self, rows: int) -> None:
@@ -137,3 +166,7 @@ class Program:
     def seconds(self) -> dict[str, float]:
         """Return, for each kind of operation, the seconds spent in it in all runs so far."""
         return dict(self.native.seconds())
+
+
+def _natives(*views: View | None) -> tuple[extension.View | None, ...]:
+    return tuple(None if view is None else view.native for view in views)

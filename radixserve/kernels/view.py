@@ -13,7 +13,7 @@ class View:
     Args:
         array: A torch tensor, a numpy array, or anything else with DLPack or a writable buffer:
             of float32, bfloat16, int8, uint8, int32 or int64, with 1 to 4 dimensions, contiguous
-            in the innermost one.
+            in the innermost one; with 4, as pools have, in any order.
     Raises:
         TypeError: it is no such array, or lies on another device.
         ValueError: its dtype, dimensions or strides cannot be used.

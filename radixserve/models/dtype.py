@@ -50,7 +50,7 @@ def choose_kv_dtype(setting: str, dtype: torch.dtype, device: torch.device) -> t
     """Return the dtype of K and V.
 
     Args:
-        setting: "auto" for the model's own, "fp8_e4m3" or "fp8_e5m2".
+        setting: "auto" for the model's own, "int8" for a CPU, "fp8_e4m3" or "fp8_e5m2" for a GPU.
         dtype: The model's.
         device: Where the pool is.
     Raises:
@@ -58,6 +58,10 @@ def choose_kv_dtype(setting: str, dtype: torch.dtype, device: torch.device) -> t
     """
     if setting == "auto":
         return dtype
+    if setting == "int8":
+        if device.type != "cpu":
+            raise ConfigError("kv_cache_dtype int8 needs a CPU; a GPU has fp8_e4m3 and fp8_e5m2")
+        return torch.int8
     if device.type != "cuda":
         raise ConfigError(f"kv_cache_dtype {setting} needs a GPU and the attention of flashinfer")
     return _KV_DTYPES[setting]

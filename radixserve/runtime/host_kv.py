@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from radixserve.attention.layer_kv import allocate_layers
 from radixserve.errors import ConfigError
-from radixserve.runtime.kv_cache import allocate_layers, movable
 from radixserve.runtime.transfer import to_device
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.core.plan import BlockSwap
     from radixserve.runtime.kv_cache import KVCache
 
@@ -44,7 +44,11 @@ class HostKV:
         shape = (num_blocks, *like.shape[1:])
         try:
             layers = allocate_layers(
-                len(pool.layers), shape, like.dtype, make_zeros=_zeros_beside(pool.device)
+                len(pool.layers),
+                shape,
+                like.dtype,
+                pool.layout,
+                make_zeros=_zeros_beside(pool.device),
             )
         except (MemoryError, RuntimeError) as error:  # pinned memory is refused by a RuntimeError
             raise ConfigError(
@@ -70,7 +74,7 @@ class HostKV:
             return
         blocks = to_device(_joined(swap.blocks for swap in swaps), pool.device)
         write = self._writer(_joined(swap.host_blocks for swap in swaps))
-        for here, there in _halves(pool.layers, self.layers):
+        for here, there in _pairs(pool.layers, self.layers):
             write(there, here.index_select(0, blocks))
 
     def restore(self, pool: KVCache, swaps: Sequence[BlockSwap]) -> None:
@@ -83,40 +87,39 @@ class HostKV:
             return
         blocks = to_device(_joined(swap.blocks for swap in swaps), pool.device)
         read = self._reader(_joined(swap.host_blocks for swap in swaps), pool.device)
-        for here, there in _halves(self.layers, pool.layers):
+        for here, there in _pairs(self.layers, pool.layers):
             there.index_copy_(0, blocks, read(here))
 
     def _writer(self, blocks: Tensor) -> Callable[[Tensor, Tensor], object]:
-        """Return what puts copied blocks to their places in K or V."""
+        """Return what puts copied blocks to their places."""
         if not self.is_apart:
-            return lambda half, copied: half.index_copy_(0, blocks, copied)
+            return lambda kept, copied: kept.index_copy_(0, blocks, copied)
         runs = runs_of(blocks.tolist())
 
-        def write(half: Tensor, copied: Tensor) -> None:
+        def write(kept: Tensor, copied: Tensor) -> None:
             for place, first, count in runs:
-                half[first : first + count].copy_(copied[place : place + count], non_blocking=True)
+                kept[first : first + count].copy_(copied[place : place + count], non_blocking=True)
 
         return write
 
     def _reader(self, blocks: Tensor, device: torch.device) -> Callable[[Tensor], Tensor]:
-        """Return what brings some blocks of K or V together on the pool's device."""
+        """Return what brings some blocks together on the pool's device."""
         if not self.is_apart:
-            return lambda half: half.index_select(0, blocks)
+            return lambda kept: kept.index_select(0, blocks)
         runs = runs_of(blocks.tolist())
 
-        def read(half: Tensor) -> Tensor:
-            copied = half.new_empty((len(blocks), *half.shape[1:]), device=device)
+        def read(kept: Tensor) -> Tensor:
+            copied = kept.new_empty((len(blocks), *kept.shape[1:]), device=device)
             for place, first, count in runs:
-                copied[place : place + count].copy_(half[first : first + count], non_blocking=True)
+                copied[place : place + count].copy_(kept[first : first + count], non_blocking=True)
             return copied
 
         return read
 
 
-def _halves(here: Sequence[LayerKV], there: Sequence[LayerKV]) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(here: Sequence[LayerKV], there: Sequence[LayerKV]) -> Iterator[tuple[Tensor, Tensor]]:
     for one, other in zip(here, there, strict=True):
-        yield movable(one.k), movable(other.k)
-        yield movable(one.v), movable(other.v)
+        yield from zip(one.blocks, other.blocks, strict=True)
 
 
 def _zeros_beside(device: torch.device) -> Callable[[int], Tensor] | None:

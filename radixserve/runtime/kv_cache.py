@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-import numpy as np
 import torch
 
-from radixserve.attention.backend import LayerKV
+from radixserve.attention.layer_kv import allocate_layers
 from radixserve.errors import ConfigError, InvariantError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import NDArray
+    from torch import Tensor
 
+    from radixserve.attention.layer_kv import KVLayout, LayerKV
     from radixserve.core.plan import BlockCopy
-
-CACHE_LINE = 64
-"""Bytes that memory is read in."""
 
 CPU = torch.device("cpu")
 
@@ -37,8 +33,17 @@ class KVShape(Protocol):
 
 
 def block_bytes(spec: KVShape, block_size: int, dtype: torch.dtype) -> int:
-    """Return the bytes of one block: K and V of `block_size` tokens in every layer."""
-    return 2 * spec.num_layers * block_size * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+    """Return the bytes of one block: K and V of `block_size` tokens in every layer.
+
+    Args:
+        spec: The model's layers, KV heads and head size.
+        block_size: Tokens a block.
+        dtype: Of K and V; int8 has a scale for each token's head besides.
+    """
+    head_bytes = spec.head_dim * dtype.itemsize
+    if dtype == torch.int8:
+        head_bytes += torch.float32.itemsize
+    return 2 * spec.num_layers * block_size * spec.num_kv_heads * head_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +53,7 @@ class KVCache:
     layers: list[LayerKV]
     num_blocks: int
     """Blocks that may be owned; the layers hold the dummy block besides, after the last of them."""
+    layout: KVLayout = "rows"
 
     @classmethod
     def allocate(
@@ -57,6 +63,7 @@ class KVCache:
         block_size: int,
         dtype: torch.dtype,
         *,
+        layout: KVLayout = "rows",
         device: torch.device = CPU,
         num_dummies: Literal[0, 1] = 0,
     ) -> KVCache:
@@ -69,23 +76,25 @@ class KVCache:
             spec: The model's layers, KV heads and head size.
             num_blocks: Blocks, in each layer.
             block_size: Tokens a block.
-            dtype: Of K and V.
+            dtype: Of K and V; int8 comes with a scale for each token's head.
+            layout: How they lie in memory: as whoever reads them most likes it.
             device: Where the pool is.
             num_dummies: One if padded rows need a block that nobody owns.
         Raises:
             ConfigError: the memory cannot be had.
         """
         shape = (num_blocks + num_dummies, block_size, spec.num_kv_heads, spec.head_dim)
-
         try:
-            layers = allocate_layers(spec.num_layers, shape, dtype, make_zeros=zeros_on(device))
+            layers = allocate_layers(
+                spec.num_layers, shape, dtype, layout, make_zeros=_zeros_on(device)
+            )
         except (MemoryError, torch.OutOfMemoryError) as error:
             size = num_blocks * block_bytes(spec, block_size, dtype)
             raise ConfigError(
                 f"a KV pool of {num_blocks} blocks takes {size} bytes, which this machine does "
                 "not give; lower cache.num_blocks or cache.kv_cache_memory_bytes"
             ) from error
-        return cls(layers, num_blocks)
+        return cls(layers, num_blocks, layout)
 
     @property
     def dummy_block(self) -> int:
@@ -114,72 +123,28 @@ class KVCache:
         Mutates: the first `num_tokens` slots of each target.
         Complexity: O(copied tokens * layers).
         """
-        if not copies:
-            return
-        slots = torch.from_numpy(_slots_of(copies, self.block_size))
-        source, target = slots.to(self.device, non_blocking=True)
-        for layer in self.layers:
-            for half in (layer.k, layer.v):
-                pool = movable(half).flatten(0, 1)
-                pool.index_copy_(0, target, pool.index_select(0, source))
+        for num_tokens, *ends in _by_length(copies):
+            source, target = (end.to(self.device, non_blocking=True) for end in ends)
+            for layer in self.layers:
+                if num_tokens == self.block_size:
+                    for blocks in layer.blocks:
+                        blocks.index_copy_(0, target, blocks.index_select(0, source))
+                else:
+                    for tensor in layer.tensors:
+                        tokens = tensor[:, :num_tokens]
+                        tokens[target] = tokens[source]
 
 
-def movable(half: torch.Tensor) -> torch.Tensor:
-    """Return K or V as a view that torch can select from: of 8-bit floats it cannot."""
-    return half.view(torch.uint8) if half.dtype.itemsize == 1 else half
+def _by_length(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Yield (tokens, sources, targets) of the copies of each length."""
+    for length in sorted({copy.num_tokens for copy in copies}):
+        alike = [copy for copy in copies if copy.num_tokens == length]
+        pairs = torch.tensor([(copy.source, copy.target) for copy in alike])
+        yield length, pairs[:, 0], pairs[:, 1]
 
 
-def allocate_layers(
-    num_layers: int,
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-    *,
-    make_zeros: Callable[[int], torch.Tensor] | None = None,
-) -> list[LayerKV]:
-    """Return K and V of each layer, all zeros.
-
-    Args:
-        num_layers: How many.
-        shape: Of K and of V.
-        dtype: Of both.
-        make_zeros: Returns so many bytes of 0; when None, of host memory that is taken as it is
-            written.
-    Raises:
-        MemoryError: the system does not give it.
-        OutOfMemoryError: the device does not.
-    """
-    make = _lazy_zeros if make_zeros is None else make_zeros
-    num_bytes = math.prod(shape) * dtype.itemsize
-
-    def half() -> torch.Tensor:
-        return make(num_bytes).view(dtype).view(shape)
-
-    return [LayerKV(k=half(), v=half()) for _ in range(num_layers)]
-
-
-def zeros_on(device: torch.device) -> Callable[[int], torch.Tensor] | None:
+def _zeros_on(device: torch.device) -> Callable[[int], Tensor] | None:
     """Return what makes bytes of 0 on a device; None where `allocate_layers` has its own way."""
     if device.type == "cpu":
         return None
     return lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-
-
-def _lazy_zeros(num_bytes: int) -> torch.Tensor:
-    """Return zeros whose pages are not touched yet, in huge pages where the system gives them.
-
-    numpy takes large zeroed arrays straight from the system; torch would write every page. They
-    begin with a cache line, so that a token's head does not lie in one line more than it fills.
-    """
-    memory = np.zeros(num_bytes + CACHE_LINE, dtype=np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return torch.from_numpy(memory[start : start + num_bytes])
-
-
-def _slots_of(copies: Sequence[BlockCopy], block_size: int) -> NDArray[np.int64]:
-    """Return [2, copied tokens]: the slots to read, and the slots to write."""
-    lens = np.array([copy.num_tokens for copy in copies])
-    ends = np.cumsum(lens)
-    offsets = np.arange(ends[-1]) - np.repeat(ends - lens, lens)
-    blocks = np.array([[copy.source for copy in copies], [copy.target for copy in copies]])
-    slots: NDArray[np.int64] = np.repeat(blocks * block_size, lens, axis=1) + offsets
-    return slots

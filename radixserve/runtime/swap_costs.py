@@ -138,4 +138,4 @@ class _Stopwatch:
 
 
 def _block_bytes(pool: KVCache) -> int:
-    return sum(half[0].nbytes for layer in pool.layers for half in (layer.k, layer.v))
+    return sum(tensor[0].nbytes for layer in pool.layers for tensor in layer.tensors)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from radixserve.attention.backend import AttentionBackend, LayerKV
+from radixserve.attention.backend import AttentionBackend
 from radixserve.attention.build import build_metadata
+from radixserve.attention.layer_kv import KVLayout, LayerKV, allocate_layers, quantize
 from radixserve.types import pack_ids
 
 MakeBackend = Callable[[Sequence[LayerKV], int], AttentionBackend]
 """Builds a backend over these layers, for this many query heads."""
 
 NUM_LAYERS = 2
+LAYOUTS: tuple[KVLayout, ...] = ("rows", "columns")
 
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
@@ -36,6 +38,10 @@ class Case:
     group_size: int = 2
     head_dim: int = 64
     dtype: torch.dtype = torch.float32
+    """Of what the model gives."""
+    kv_dtype: torch.dtype | None = None
+    """Of the pool; as `dtype` when None."""
+    layout: KVLayout = "rows"
     shared_blocks: int = 0
     """Leading blocks that all requests read; each starts beyond them."""
     is_scattered: bool = True
@@ -72,6 +78,19 @@ CASES = (
         starts=(4, 16, 99, 0, 15),
         dtype=torch.bfloat16,
     ),
+    *(
+        Case(
+            name=f"{name}, {layout}, blocks of {block_size}",
+            qo_lens=(1, 9, 1, 30, 1),
+            starts=(4, 16, 99, 0, 300),
+            kv_dtype=kv_dtype,
+            layout=layout,
+            block_size=block_size,
+        )
+        for name, kv_dtype in (("int8", torch.int8), ("float32", torch.float32))
+        for layout in LAYOUTS
+        for block_size in (5, 16, 32)
+    ),
 )
 
 
@@ -90,7 +109,7 @@ def _check_case(make: MakeBackend, case: Case, device: str) -> None:
     generator = torch.Generator().manual_seed(case.seed)
     tables = _draw_tables(case, generator)
     layers = [_draw_layer(case, tables, generator) for _ in range(NUM_LAYERS)]
-    pools = [LayerKV(k=layer.k.to(device), v=layer.v.to(device)) for layer in layers]
+    pools = [LayerKV(*(tensor.to(device) for tensor in layer.tensors)) for layer in layers]
     backend = make(pools, case.num_kv_heads * case.group_size)
     backend.plan(
         build_metadata(
@@ -102,15 +121,13 @@ def _check_case(make: MakeBackend, case: Case, device: str) -> None:
     )
     for layer_id, layer in enumerate(layers):
         q, k, v = _draw_rows(case, generator)
-        expected_k = _written(layer.k, k, case, tables)
-        expected_v = _written(layer.v, v, case, tables)
-        pool = pools[layer_id]
+        expected_kv = _written(layer, k, v, case, tables)
         out = backend.run(layer_id, q.to(device), k.to(device), v.to(device))
         assert out.shape == q.shape, case.name
         assert out.dtype == q.dtype, case.name
-        torch.testing.assert_close(pool.k.cpu(), expected_k, rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(pool.v.cpu(), expected_v, rtol=0, atol=0, equal_nan=True)
-        expected = _dense(q, LayerKV(k=expected_k, v=expected_v), case, tables)
+        for tensor, wanted in zip(pools[layer_id].tensors, expected_kv, strict=True):
+            torch.testing.assert_close(tensor.cpu(), wanted, rtol=0, atol=0, equal_nan=True)
+        expected = _dense(q, LayerKV(*expected_kv), case, tables)
         tolerance = TOLERANCES[case.dtype]
         torch.testing.assert_close(
             out.cpu().double(),
@@ -139,17 +156,24 @@ def _draw_tables(case: Case, generator: torch.Generator) -> list[list[int]]:
 def _draw_layer(case: Case, tables: Sequence[Sequence[int]], generator: torch.Generator) -> LayerKV:
     num_blocks = max(max(table) for table in tables) + 4
     shape = (num_blocks, case.block_size, case.num_kv_heads, case.head_dim)
-    layer = LayerKV(
-        k=torch.full(shape, torch.nan, dtype=case.dtype),
-        v=torch.full(shape, torch.nan, dtype=case.dtype),
-    )
+    (layer,) = allocate_layers(1, shape, case.kv_dtype or case.dtype, case.layout)
+    for tensor in layer.tensors:
+        if tensor.dtype.is_floating_point:
+            tensor.fill_(torch.nan)
     for table, start in zip(tables, case.starts, strict=True):
-        for pool in (layer.k, layer.v):
+        for half, scale in ((layer.k, layer.k_scale), (layer.v, layer.v_scale)):
             cached = torch.randn(start, *shape[2:], generator=generator).to(case.dtype)
             for position in range(start):
-                block, offset = table[position // case.block_size], position % case.block_size
-                pool[block, offset] = cached[position]
+                place = table[position // case.block_size], position % case.block_size
+                _put(cached[position], half, scale, place)
     return layer
+
+
+def _put(row: Tensor, half: Tensor, scale: Tensor | None, place: tuple[int, int]) -> None:
+    if scale is None:
+        half[place] = row
+    else:
+        half[place], scale[place] = quantize(row)
 
 
 def _draw_rows(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,24 +186,35 @@ def _draw_rows(case: Case, generator: torch.Generator) -> tuple[Tensor, Tensor, 
     return q, k, v
 
 
-def _written(pool: Tensor, rows: Tensor, case: Case, tables: Sequence[Sequence[int]]) -> Tensor:
-    expected, row = pool.clone(), 0
+def _written(
+    layer: LayerKV, k: Tensor, v: Tensor, case: Case, tables: Sequence[Sequence[int]]
+) -> tuple[Tensor, ...]:
+    expected, row = LayerKV(*(tensor.clone() for tensor in layer.tensors)), 0
     for table, start, qo_len in zip(tables, case.starts, case.qo_lens, strict=True):
         for position in range(start, start + qo_len):
-            block, offset = table[position // case.block_size], position % case.block_size
-            expected[block, offset] = rows[row]
+            place = table[position // case.block_size], position % case.block_size
+            _put(k[row], expected.k, expected.k_scale, place)
+            _put(v[row], expected.v, expected.v_scale, place)
             row += 1
-    return expected
+    return expected.tensors
 
 
 def _dense(q: Tensor, layer: LayerKV, case: Case, tables: Sequence[Sequence[int]]) -> Tensor:
     """Return causal attention in float64, one request and one query row at a time."""
     out, row = torch.empty(q.shape, dtype=torch.float64), 0
     for table, start, qo_len in zip(tables, case.starts, case.qo_lens, strict=True):
-        k, v = (pool[list(table)].flatten(0, 1).double() for pool in (layer.k, layer.v))
+        k, v = (
+            _values(half, scale, table)
+            for half, scale in ((layer.k, layer.k_scale), (layer.v, layer.v_scale))
+        )
         k, v = (x.repeat_interleave(case.group_size, dim=1) for x in (k, v))
         for seen in range(start + 1, start + qo_len + 1):
             scores = torch.einsum("hd,lhd->hl", q[row].double(), k[:seen]) * case.head_dim**-0.5
             out[row] = torch.einsum("hl,lhd->hd", scores.softmax(dim=-1), v[:seen])
             row += 1
     return out
+
+
+def _values(half: Tensor, scale: Tensor | None, table: Sequence[int]) -> Tensor:
+    values = half[list(table)].flatten(0, 1).double()
+    return values if scale is None else values * scale[list(table)].flatten(0, 1)[..., None]

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from radixserve.attention.backend import LayerKV
 from radixserve.attention.flashinfer_kernels import PackageKernels
 from radixserve.attention.level_wise import attend_level
 from radixserve.attention.merge import Partial, merge
 from radixserve.attention.metadata import CascadeLevel
+from radixserve.attention.paged_rows import PagedRows
 
 NUM_SMS = 4
 
@@ -115,9 +115,13 @@ class _Wrapper:
         assert k.shape == v.shape
         assert k.shape[1:] == (planned["page_size"], planned["num_kv_heads"], planned["head_dim"])
         assert len(q) == int(level.qo_indptr[-1]), "q has other rows than were planned"
-        pool = LayerKV(*(_widened(x, s) for x, s in ((k, k_scale), (v, v_scale))))
         partial = attend_level(
-            q.float(), pool, level, scale=planned["sm_scale"], causal=planned["causal"]
+            q.float(),
+            PagedRows(_widened(k, k_scale), None),
+            PagedRows(_widened(v, v_scale), None),
+            level,
+            scale=planned["sm_scale"],
+            causal=planned["causal"],
         )
         result = torch.empty_like(q) if out is None else out
         result.copy_(partial.out)

@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radixserve import kernels
-from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.build import build_metadata
 from radixserve.attention.cpu import CpuAttention
+from radixserve.attention.layer_kv import LayerKV
 from radixserve.attention.levels import CascadeGate, find_levels
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
 from tests.attention.conformance import (
     CASES,
+    LAYOUTS,
     Case,
     MakeBackend,
     check_attention_backend,
@@ -28,6 +29,8 @@ from tests.attention.trees import Levelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from radixserve.attention.backend import AttentionBackend
 
 
 def make_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
@@ -70,7 +73,7 @@ def test_the_kernels_agree_with_dense_attention(case: Case) -> None:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     lens = draw(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 40)), min_size=1, max_size=6))
-    block_size = draw(st.sampled_from([1, 2, 3, 16]))
+    block_size = draw(st.sampled_from([1, 2, 3, 16, 32]))
     shared_blocks = draw(st.integers(0, 2))
     return Case(
         name="drawn",
@@ -80,6 +83,8 @@ def cases(draw: st.DrawFn) -> Case:
         num_kv_heads=draw(st.integers(1, 3)),
         group_size=draw(st.integers(1, 4)),
         head_dim=draw(st.sampled_from([8, 64])),
+        kv_dtype=draw(st.sampled_from([torch.float32, torch.int8])),
+        layout=draw(st.sampled_from(LAYOUTS)),
         shared_blocks=shared_blocks,
         is_scattered=draw(st.booleans()),
         seed=draw(st.integers(0, 1000)),

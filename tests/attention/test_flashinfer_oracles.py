@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from radixserve.attention.backend import LayerKV
 from radixserve.attention.flashinfer_args import level_args, prefill_args
 from radixserve.attention.level_wise import attend_level
 from radixserve.attention.levels import CascadeGate, find_levels
 from radixserve.attention.merge import Partial, merge
 from radixserve.attention.metadata import CascadeLevel
+from radixserve.attention.paged_rows import PagedRows
 from tests.attention.trees import Batch
 
 flashinfer = pytest.importorskip("flashinfer", reason="the package flashinfer is not installed")
@@ -34,7 +34,8 @@ def test_attention_and_log_sum_exp_are_those_of_flashinfers_reference(batch: Bat
     )
 
     level = CascadeLevel(args.qo_indptr, args.kv_indptr, args.kv_indices, args.last_page_len)
-    ours = attend_level(q, LayerKV(k=k, v=v), level, scale=0.1, causal=args.causal)
+    pools = (PagedRows(k, None), PagedRows(v, None))
+    ours = attend_level(q, *pools, level, scale=0.1, causal=args.causal)
     torch.testing.assert_close(ours.lse, lse, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ours.out, theirs.float(), rtol=1e-2, atol=1e-2)  # it gives bfloat16
 

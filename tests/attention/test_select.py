@@ -8,8 +8,8 @@ import torch
 
 from radixserve import kernels
 from radixserve.attention import select
-from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.cpu import CpuAttention
+from radixserve.attention.layer_kv import LayerKV
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.attention.select import has_kernels, select_backend
 from radixserve.errors import BackendUnavailableError
@@ -17,6 +17,8 @@ from radixserve.kernels import native
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from radixserve.attention.backend import AttentionBackend
 
 LAYERS = [LayerKV(k=torch.zeros(2, 4, 2, 8), v=torch.zeros(2, 4, 2, 8))]
 

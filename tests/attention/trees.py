@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from hypothesis import strategies as st
 
-from radixserve.attention.backend import AttentionBackend, LayerKV
 from radixserve.attention.build import build_metadata
+from radixserve.attention.layer_kv import LayerKV
 from radixserve.attention.levels import CascadeGate, find_levels
 from radixserve.types import pack_ids
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from radixserve.attention.backend import AttentionBackend
     from radixserve.attention.metadata import AttentionMetadata
 
 

@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
+from radixserve.attention.layer_kv import KVLayout, LayerKV, allocate_layers, quantize
 from radixserve.kernels import AttentionPlan, Program, View
 
 Floats = NDArray[np.float64]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int8)
+LAYOUTS: tuple[KVLayout, ...] = ("rows", "columns")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Mix:
     group: int = 3
     head_dim: int = 16
     dtype: torch.dtype = torch.float32
+    layout: KVLayout = "rows"
     seed: int = 0
     tables: list[list[int]] = field(init=False, compare=False)
 
@@ -83,8 +88,17 @@ class Arrays:
     """What a layer's attention reads: queries of the whole batch, and the pools."""
 
     q: Tensor
-    k_pool: Tensor
-    v_pool: Tensor
+    pool: LayerKV
+
+    @property
+    def values(self) -> tuple[Tensor, Tensor]:
+        """K and V as they are read: [slots, KV heads, head_dim], float32."""
+        scales = (self.pool.k_scale, self.pool.v_scale)
+        k, v = (
+            (pool.float() if scale is None else pool * scale[..., None]).flatten(0, 1)
+            for pool, scale in zip((self.pool.k, self.pool.v), scales, strict=True)
+        )
+        return k, v
 
     @classmethod
     def draw(cls, mix: Mix) -> Arrays:
@@ -95,24 +109,26 @@ class Arrays:
         written = torch.zeros(num_blocks * mix.block_size, dtype=torch.bool)
         for i in range(len(mix.requests)):
             written[torch.from_numpy(mix.slots(i))] = True
-        hole = ~written.view(num_blocks, mix.block_size, 1, 1)
-        pools = [
-            torch.randn(shape, generator=generator).masked_fill(hole, torch.nan).to(mix.dtype)
-            for _ in range(2)
-        ]
+        hole = ~written.view(num_blocks, mix.block_size, 1)
+        (pool,) = allocate_layers(1, shape, mix.dtype, mix.layout)
+        for half, scale in ((pool.k, pool.k_scale), (pool.v, pool.v_scale)):
+            values = torch.randn(shape, generator=generator)
+            if scale is None:
+                half.copy_(values.masked_fill(hole[..., None], torch.nan))
+            else:
+                codes, scales = quantize(values)
+                half.copy_(codes)
+                scale.copy_(scales.masked_fill(hole, torch.nan))
         rows = sum(request.qo_len for request in mix.requests)
         # Queries are columns of a wider buffer, as a fused projection leaves them.
         fused = torch.randn(rows, mix.num_qo_heads + 1, mix.head_dim, generator=generator)
-        return cls(fused[:, 1:], *pools)
+        return cls(fused[:, 1:], pool)
 
 
 def truth(mix: Mix, arrays: Arrays) -> Floats:
     """Return causal attention in float64, a request at a time: [rows, heads, head_dim]."""
     q = arrays.q.double().numpy()
-    k_pool, v_pool = (
-        pool.double().numpy().reshape(-1, mix.num_kv_heads, mix.head_dim)
-        for pool in (arrays.k_pool, arrays.v_pool)
-    )
+    k_pool, v_pool = (values.double().numpy() for values in arrays.values)
     out, row = np.empty(q.shape), 0
     for i, request in enumerate(mix.requests):
         k, v = k_pool[mix.slots(i)], v_pool[mix.slots(i)]
@@ -147,13 +163,16 @@ def attend(mix: Mix, arrays: Arrays, *, share: bool = True) -> Tensor:
     set_plan(plan, mix)
     out = torch.full(arrays.q.shape, torch.nan)
     program = Program()
+    pool = arrays.pool
+    scales = [View(x[..., None]) for x in (pool.k_scale, pool.v_scale) if x is not None]
     program.attention(
         View(arrays.q),
-        View(arrays.k_pool),
-        View(arrays.v_pool),
+        View(pool.k),
+        View(pool.v),
         plan,
         View(out),
         mix.head_dim**-0.5,
+        *scales,
     )
     program.run(len(arrays.q))
     return out
@@ -166,7 +185,7 @@ def attend_alone(mix: Mix, arrays: Arrays) -> Tensor:
         for done in range(request.qo_len):
             alone = replace(mix, requests=(Request(qo_len=1, start=request.start + done),))
             alone.tables[:] = [mix.tables[i][: -(-alone.requests[0].kv_len // mix.block_size)]]
-            part = Arrays(arrays.q[row : row + 1], arrays.k_pool, arrays.v_pool)
+            part = Arrays(arrays.q[row : row + 1], arrays.pool)
             rows.append(attend(alone, part))
             row += 1
     return torch.cat(rows)
@@ -195,7 +214,8 @@ def mixes(draw: st.DrawFn, *, max_start: int = 420, max_qo_len: int = 40) -> Mix
         num_kv_heads=draw(st.integers(1, 3)),
         group=draw(st.sampled_from([1, 2, 3, 4, 7])),
         head_dim=draw(st.sampled_from([8, 16, 24, 64])),
-        dtype=draw(st.sampled_from([torch.float32, torch.bfloat16])),
+        dtype=draw(st.sampled_from(DTYPES)),
+        layout=draw(st.sampled_from(LAYOUTS)),
         seed=draw(st.integers(0, 1000)),
     )
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,6 +10,8 @@ from hypothesis import given, settings
 
 from radixserve import kernels
 from tests.kernels.attention_mix import (
+    DTYPES,
+    LAYOUTS,
     Arrays,
     Mix,
     Request,
@@ -21,6 +23,9 @@ from tests.kernels.attention_mix import (
     truth,
 )
 from tests.kernels.machines import VARIANTS, machine
+
+if TYPE_CHECKING:
+    from radixserve.attention.layer_kv import KVLayout
 
 if not kernels.is_available():
     pytest.skip(kernels.why_not(), allow_module_level=True)
@@ -58,6 +63,17 @@ def test_neither_sharing_nor_threads_change_a_bit(variant: str, mix: Mix) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=12, deadline=None)
+@given(mix=mixes())
+def test_the_layout_changes_no_bit(variant: str, mix: Mix) -> None:
+    expected, *others = (replace(mix, layout=layout) for layout in LAYOUTS)
+    with machine(variant=variant, threads=2):
+        out = attend(expected, Arrays.draw(expected))
+        for other in others:
+            assert same_bits(attend(other, Arrays.draw(other)), out)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@settings(max_examples=12, deadline=None)
 @given(mix=mixes(max_qo_len=12))
 def test_every_row_has_the_bits_that_it_has_alone(variant: str, mix: Mix) -> None:
     arrays = Arrays.draw(mix)
@@ -66,10 +82,13 @@ def test_every_row_has_the_bits_that_it_has_alone(variant: str, mix: Mix) -> Non
 
 
 @pytest.mark.parametrize("head_dim", [8, 40, 64, 80, 128, 256])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_any_head_dim_that_is_a_multiple_of_8(head_dim: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_any_head_dim_that_is_a_multiple_of_8(
+    head_dim: int, dtype: torch.dtype, layout: KVLayout
+) -> None:
     requests = (Request(qo_len=1, start=300), Request(qo_len=50, start=101))
-    mix = Mix(requests=requests, head_dim=head_dim, dtype=dtype)
+    mix = Mix(requests=requests, head_dim=head_dim, dtype=dtype, layout=layout)
     arrays = Arrays.draw(mix)
     for variant in VARIANTS:
         with machine(variant=variant):
@@ -96,7 +115,7 @@ def test_a_prompt_of_many_tiles_has_the_bits_of_its_chunks() -> None:
     arrays = Arrays.draw(whole)
     chunk = replace(whole, requests=(Request(qo_len=43, start=257),))
     chunk.tables[:] = whole.tables
-    part = Arrays(arrays.q[257:], arrays.k_pool, arrays.v_pool)
+    part = Arrays(arrays.q[257:], arrays.pool)
 
     assert same_bits(attend(whole, arrays)[257:], attend(chunk, part))
 
@@ -157,18 +176,19 @@ def test_partial_results_that_would_not_fit_are_not_stored() -> None:
     assert same_bits(attend(mix, arrays)[::9], attend(mix, arrays, share=False)[::9])
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_nan_is_seen_only_by_the_rows_that_see_its_token(variant: str) -> None:
-    mix = Mix(requests=(Request(qo_len=40, start=100),))
+def test_a_nan_is_seen_only_by_the_rows_that_see_its_token(variant: str, layout: KVLayout) -> None:
+    mix = Mix(requests=(Request(qo_len=40, start=100),), layout=layout)
     arrays = Arrays.draw(mix)
     with machine(variant=variant):
         clean = attend(mix, arrays)
-        slot = int(mix.slots(0)[120])
-        for pool in (arrays.k_pool, arrays.v_pool):
-            kept = pool.clone()
-            pool.view(-1, 2, 16)[slot, 1] = torch.nan
+        place = divmod(int(mix.slots(0)[120]), mix.block_size)
+        for half in (arrays.pool.k, arrays.pool.v):
+            kept = half.clone()
+            half[place][1] = torch.nan
             out = attend(mix, arrays)
-            pool.copy_(kept)
+            half.copy_(kept)
             assert same_bits(out[:20], clean[:20])
             assert same_bits(out[:, :3], clean[:, :3])
             assert out[20:, 3:].isnan().all()
@@ -179,14 +199,14 @@ def test_scores_of_minus_infinity_are_hidden_and_nothing_but_them_is_nan(variant
     mix = Mix(requests=(Request(qo_len=2, start=130),), num_kv_heads=1, group=1)
     arrays = Arrays.draw(mix)
     arrays.q.fill_(1.0)
-    keys = arrays.k_pool.view(-1, 16)
+    keys = arrays.pool.k.view(-1, 16)
     keys[torch.from_numpy(mix.slots(0))[:131]] = -torch.inf
     last = int(mix.slots(0)[131])
     with machine(variant=variant):
         out = attend(mix, arrays)
 
     assert out[0].isnan().all()
-    torch.testing.assert_close(out[1, 0], arrays.v_pool.view(-1, 16)[last], rtol=0, atol=0)
+    torch.testing.assert_close(out[1, 0], arrays.pool.v.view(-1, 16)[last], rtol=0, atol=0)
 
 
 def test_large_scores_do_not_overflow() -> None:

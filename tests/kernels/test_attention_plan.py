@@ -72,14 +72,19 @@ def test_an_unset_plan_has_no_rows() -> None:
     assert AttentionPlan().num_rows == 0
 
 
+COLUMNS = torch.zeros(4, 2, 16, 16, dtype=torch.bfloat16).permute(0, 3, 1, 2)
+"""As K may lie, and V may not."""
+
+
 @pytest.mark.parametrize(
     ("name", "array", "message"),
     [
         ("q", torch.zeros(3, 6, 16, dtype=torch.bfloat16), "q must be float32"),
         ("out", torch.zeros(3, 6, 8), "out must be like q"),
-        ("k_pool", torch.zeros(4, 16, 2, 16, dtype=torch.int8), "k_pool must be float32 or bf"),
-        ("v_pool", torch.zeros(4, 16, 2, 16), "v_pool must lie as k_pool"),
-        ("v_pool", torch.zeros(5, 16, 2, 16, dtype=torch.bfloat16), "v_pool must lie as k_pool"),
+        ("k_pool", torch.zeros(4, 16, 2, 16, dtype=torch.uint8), "k_pool must be float32 or bf"),
+        ("v_pool", torch.zeros(4, 16, 2, 16), "v_pool must be bfloat16"),
+        ("v_pool", torch.zeros(5, 16, 2, 16, dtype=torch.bfloat16), "v_pool must be bfloat16"),
+        ("v_pool", COLUMNS, "pools must have head_dim innermost"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_when_recorded(
@@ -98,9 +103,18 @@ def test_arrays_that_do_not_fit_are_refused_when_recorded(
         )
 
 
+def test_scales_belong_to_int8_and_to_nothing_else() -> None:
+    rows = View(torch.zeros(3, 2, 16))
+    scale = View(torch.zeros(4, 16, 2, 1))
+    for dtype, scales in ((torch.int8, ()), (torch.float32, (scale, scale))):
+        pool = View(torch.zeros(4, 16, 2, 16, dtype=dtype))
+        with pytest.raises(ValueError, match="k_scale belongs to int8 and to nothing else"):
+            Program().attention(rows, pool, pool, AttentionPlan(), rows, 1.0, *scales)
+
+
 def test_a_head_dim_that_is_no_multiple_of_8_is_refused() -> None:
     rows, pool = View(torch.zeros(3, 2, 12)), View(torch.zeros(4, 16, 2, 12))
-    with pytest.raises(ValueError, match="head_dim must be one multiple of 8"):
+    with pytest.raises(ValueError, match="head_dim must be a multiple of 8"):
         Program().attention(rows, pool, pool, AttentionPlan(), rows, 1.0)
 
 
@@ -112,7 +126,7 @@ def test_query_heads_that_no_whole_group_makes_are_refused() -> None:
 
 def record(plan: AttentionPlan, arrays: Arrays) -> Program:
     program = Program()
-    pools = View(arrays.k_pool), View(arrays.v_pool)
+    pools = View(arrays.pool.k), View(arrays.pool.v)
     program.attention(View(arrays.q), *pools, plan, View(torch.zeros(arrays.q.shape)), 1.0)
     return program
 
@@ -141,7 +155,7 @@ def test_a_block_beyond_the_pool_is_an_index_error_and_the_next_run_works() -> N
     plan = AttentionPlan()
     set_plan(plan, MIX)
     program = record(plan, arrays)
-    table = ints(0, 1, len(arrays.k_pool), 2)
+    table = ints(0, 1, len(arrays.pool.k), 2)
     plan.set(
         qo_indptr=ints(0, 2, 3),
         kv_indptr=ints(0, 3, 4),
@@ -165,7 +179,7 @@ def test_one_plan_serves_batches_of_any_size_in_turn() -> None:
         arrays = Arrays.draw(mix)
         out = torch.zeros(arrays.q.shape)
         program = Program()
-        pools = View(arrays.k_pool), View(arrays.v_pool)
+        pools = View(arrays.pool.k), View(arrays.pool.v)
         program.attention(View(arrays.q), *pools, plan, View(out), mix.head_dim**-0.5)
         set_plan(plan, mix)
         program.run(count)

@@ -107,6 +107,12 @@ def test_kv_is_the_models_unless_a_gpu_is_told_to_hold_less() -> None:
         choose_kv_dtype("fp8_e4m3", torch.bfloat16, CPU)
 
 
+def test_int8_kv_is_for_a_cpu() -> None:
+    assert choose_kv_dtype("int8", torch.bfloat16, CPU) == torch.int8
+    with pytest.raises(ConfigError, match="int8 needs a CPU"):
+        choose_kv_dtype("int8", torch.bfloat16, CUDA)
+
+
 def test_weights_and_tables_go_to_the_device(tmp_path: Path) -> None:
     folder = write_tiny_model(tmp_path / "tiny")
     meta = torch.device("meta")

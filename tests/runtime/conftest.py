@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from radixserve.models.loader import LoadedModel
 
-    MakeRunner = Callable[[int], ModelRunner]
+    MakeRunner = Callable[..., ModelRunner]
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +29,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 @pytest.fixture
 def make_runner(tiny_model: LoadedModel) -> MakeRunner:
-    """Builds a runner with an empty pool of 64 blocks of the given block size."""
+    """Builds a runner with an empty pool of 64 blocks of the given block size and dtype."""
 
-    def make(block_size: int) -> ModelRunner:
+    def make(block_size: int, kv_dtype: torch.dtype = torch.float32) -> ModelRunner:
         spec = tiny_model.spec
-        cache = KVCache.allocate(spec, 64, block_size, torch.float32)
+        cache = KVCache.allocate(spec, 64, block_size, kv_dtype)
         attention = select_backend("reference", cache.layers, num_qo_heads=spec.num_qo_heads)
         return ModelRunner(tiny_model.model, cache, attention, Sampler(spec.vocab_size))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from radixserve.core.plan import BlockCopy, SamplingState, ScheduledReq, StepPlan
 from radixserve.types import BlockId, ReqId, SamplingParams, TokenId, pack_ids
@@ -60,14 +61,16 @@ class Driven:
         self.output.append(token)
 
 
-def uncached(make_runner: MakeRunner, params: SamplingParams) -> list[TokenId]:
+def uncached(
+    make_runner: MakeRunner, params: SamplingParams, dtype: torch.dtype = torch.float32
+) -> list[TokenId]:
     """Return the tokens that come out when each is computed from the whole text, in one block."""
     output: list[TokenId] = []
     while len(output) < OUTPUT_LEN:
         text = PROMPT + output
         sampling = SamplingState(params, len(output))
         req = ScheduledReq(ReqId("r"), pack_ids(text), 0, pack_ids([0]), sampling)
-        (token,) = make_runner(128).execute(StepPlan(0, (req,))).next_tokens
+        (token,) = make_runner(128, dtype).execute(StepPlan(0, (req,))).next_tokens
         assert token is not None
         output.append(token)
     return output
@@ -133,3 +136,16 @@ def test_a_batch_of_prefills_and_decodes_gives_the_tokens_of_each_alone(
     expected = uncached(make_runner, params)
     assert first.decode(runner) == expected
     assert second.decode(runner) == expected
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=IDS)
+@pytest.mark.parametrize(("block_size", "chunk_len"), [(4, 1), (16, 3), (16, 64)])
+def test_int8_kv_gives_the_tokens_of_its_own_whole_prompt(
+    make_runner: MakeRunner, block_size: int, chunk_len: int, params: SamplingParams
+) -> None:
+    runner = make_runner(block_size, torch.int8)
+    sequence = Driven(blocks_for(block_size, 3), params)
+
+    sequence.prefill(runner, chunk_len)
+
+    assert sequence.decode(runner) == uncached(make_runner, params, torch.int8)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from radixserve.attention.backend import LayerKV
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata
     from radixserve.models.loader import LoadedModel
 

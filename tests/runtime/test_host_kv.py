@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from radixserve.runtime.host_kv import HostKV, runs_of
 from radixserve.runtime.kv_cache import KVCache
 from radixserve.types import ReqId, pack_ids
 
+if TYPE_CHECKING:
+    from radixserve.attention.layer_kv import KVLayout
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -21,12 +25,23 @@ class Shape:
     head_dim: int = 8
 
 
-def make_pool(num_blocks: int = 6) -> KVCache:
-    """A pool in which every slot of every layer holds another number."""
-    pool = KVCache.allocate(Shape(), num_blocks, 4, torch.float32)
+KINDS: tuple[tuple[int, torch.dtype, KVLayout], ...] = (
+    (4, torch.float32, "rows"),
+    (16, torch.bfloat16, "columns"),
+    (16, torch.int8, "columns"),
+)
+every_kind = pytest.mark.parametrize(("block_size", "dtype", "layout"), KINDS)
+
+
+def make_pool(
+    block_size: int = 4, dtype: torch.dtype = torch.float32, layout: KVLayout = "rows"
+) -> KVCache:
+    """A pool in which blocks of no two places hold the same."""
+    pool = KVCache.allocate(Shape(), 6, block_size, dtype, layout=layout)
     for number, layer in enumerate(pool.layers):
-        for sign, half in ((1, layer.k), (-1, layer.v)):
-            half.copy_(sign * (torch.arange(half.numel()).view(half.shape) + number * 10_000))
+        for part, tensor in enumerate(layer.tensors):
+            count = torch.arange(tensor.numel()).view(tensor.shape) + number * 10_000
+            tensor.copy_((count * (1, -1)[part % 2]) % 251 - 120)
     return pool
 
 
@@ -35,32 +50,36 @@ def swap(blocks: list[int], host_blocks: list[int]) -> BlockSwap:
 
 
 def test_a_swap_space_is_laid_out_like_the_pool() -> None:
-    pool = KVCache.allocate(Shape(), 6, 4, torch.bfloat16)
+    pool = KVCache.allocate(Shape(), 6, 16, torch.bfloat16, layout="columns")
 
     host = HostKV.allocate_beside(pool, 9)
 
     assert host.num_blocks == 9
     assert len(host.layers) == 2
     for layer in host.layers:
-        assert layer.k.shape == layer.v.shape == (9, 4, 3, 8)
+        assert layer.k.shape == layer.v.shape == (9, 16, 3, 8)
+        assert layer.k.stride() == pool.layers[0].k.stride()
         assert layer.k.dtype == layer.v.dtype == torch.bfloat16
 
 
+@every_kind
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_saved_blocks_come_back_to_other_places_unchanged(*, is_apart: bool) -> None:
-    pool, before = make_pool(), make_pool()
+def test_saved_blocks_come_back_to_other_places_unchanged(
+    block_size: int, dtype: torch.dtype, layout: KVLayout, *, is_apart: bool
+) -> None:
+    pool, before = (make_pool(block_size, dtype, layout) for _ in range(2))
     host = replace(HostKV.allocate_beside(pool, 4), is_apart=is_apart)
 
     host.save(pool, [swap([1, 4], [3, 0]), swap([2], [1])])
     for layer in pool.layers:
-        layer.k.zero_()
-        layer.v.zero_()
+        for tensor in layer.tensors:
+            tensor.zero_()
     host.restore(pool, [swap([0, 5], [0, 3]), swap([3], [1])])
 
     for layer, old in zip(pool.layers, before.layers, strict=True):
-        for half, old_half in ((layer.k, old.k), (layer.v, old.v)):
-            assert torch.equal(half[[0, 5, 3]], old_half[[4, 1, 2]])
-            assert half[[1, 2, 4]].eq(0).all()
+        for tensor, old_tensor in zip(layer.tensors, old.tensors, strict=True):
+            assert torch.equal(tensor[[0, 5, 3]], old_tensor[[4, 1, 2]])
+            assert tensor[[1, 2, 4]].eq(0).all()
 
 
 def test_saving_changes_the_named_host_blocks_and_nothing_of_the_pool() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from radixserve.attention.build import build_metadata
+from radixserve.attention.layer_kv import allocate_layers
 from radixserve.bench.kernels.limits import Measured, medians_in_turn, num_copies, seconds_of
 from radixserve.kernels import AttentionPlan, Program, View
-from radixserve.runtime.kv_cache import allocate_layers
 from radixserve.types import pack_ids
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ BLOCK_SIZE = 16
 MOST_FLOPS = 8e9
 """Operations of one pass at most: long prompts, which no memory slows, need few layers."""
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+
+LayerViews: TypeAlias = "tuple[View, ...]"
+"""K and V of a layer, and for int8 the scales of each."""
 
 
 class Heads(Protocol):
@@ -65,7 +68,7 @@ class Case:
 
     def num_bytes(self, heads: Heads, dtype: torch.dtype) -> float:
         """Return the bytes of KV that a layer must read once."""
-        return 2.0 * self.kv_tokens * heads.num_kv_heads * heads.head_dim * dtype.itemsize
+        return 2.0 * self.kv_tokens * heads.num_kv_heads * _head_bytes(heads, dtype)
 
     def shortened(self) -> Case:
         """Return a quarter of it."""
@@ -125,13 +128,13 @@ class _Layers:
 
     Args:
         case: What to run.
-        pools: K and V of each layer.
+        pools: The KV of each layer.
         heads: Of the model.
         shares: Whether the kernel looks for shared chunks.
     """
 
     def __init__(
-        self, case: Case, pools: Sequence[tuple[View, View]], heads: Heads, *, shares: bool
+        self, case: Case, pools: Sequence[LayerViews], heads: Heads, *, shares: bool
     ) -> None:
         self._case, self._heads, self._num_layers = case, heads, len(pools)
         self._metadata = build_metadata(
@@ -144,8 +147,9 @@ class _Layers:
         self._program = Program()
         q = View(torch.randn(case.rows, heads.num_qo_heads, heads.head_dim))
         out = View(torch.empty(case.rows, heads.num_qo_heads, heads.head_dim))
-        for k_pool, v_pool in pools:
-            self._program.attention(q, k_pool, v_pool, self._plan, out, heads.head_dim**-0.5)
+        scale = heads.head_dim**-0.5
+        for k_pool, v_pool, *scales in pools:
+            self._program.attention(q, k_pool, v_pool, self._plan, out, scale, *scales)
 
     def run(self) -> float:
         """Return the seconds of a layer."""
@@ -173,14 +177,27 @@ def _draw_tables(case: Case) -> list[list[int]]:
     return [shared + rest[i * own : (i + 1) * own] for i in range(case.num_reqs)]
 
 
-def _make_pools(case: Case, dtype: torch.dtype, heads: Heads) -> list[tuple[View, View]]:
-    """Return the K and V of enough layers, in memory as the engine's."""
+def _head_bytes(heads: Heads, dtype: torch.dtype) -> int:
+    scale_bytes = torch.float32.itemsize if dtype == torch.int8 else 0
+    return heads.head_dim * dtype.itemsize + scale_bytes
+
+
+def _make_pools(case: Case, dtype: torch.dtype, heads: Heads) -> list[LayerViews]:
+    """Return the KV of enough layers, in memory as the engine's."""
     num_blocks = 1 + max(max(table) for table in _draw_tables(case))
     shape = (num_blocks, BLOCK_SIZE, heads.num_kv_heads, heads.head_dim)
-    num_bytes = 2 * num_blocks * BLOCK_SIZE * heads.num_kv_heads * heads.head_dim * dtype.itemsize
+    num_bytes = 2 * num_blocks * BLOCK_SIZE * heads.num_kv_heads * _head_bytes(heads, dtype)
     num_layers = min(num_copies(num_bytes), max(1, int(MOST_FLOPS / case.num_flops(heads))))
-    layers = allocate_layers(num_layers, shape, dtype)
+    layers = allocate_layers(num_layers, shape, dtype, "columns")
     for layer in layers:
-        layer.k.normal_()
-        layer.v.normal_()
-    return [(View(layer.k), View(layer.v)) for layer in layers]
+        for half, scale in ((layer.k, layer.k_scale), (layer.v, layer.v_scale)):
+            if scale is None:
+                half.normal_()
+            else:
+                half.random_(-127, 128)
+                scale.fill_(3 / 127)
+    return [tuple(_view(tensor) for tensor in layer.tensors) for layer in layers]
+
+
+def _view(tensor: torch.Tensor) -> View:
+    return View(tensor if tensor.dim() == 4 else tensor[..., None])

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "checks.h"
 #include "threads.h"
 #include "variants.h"
 
@@ -44,30 +45,46 @@ thread_local ThreadMemory t_scratch;
   throw std::invalid_argument("attention: " + what);
 }
 
-void check_shapes(const View& q, const View& k, const View& v, const View& out) {
+// A view's strides; those of a dimension with one index are never used.
+PoolStrides strides_of(const View& pool) {
+  if (pool.rank == 0) return {};
+  return {pool.strides[0], pool.strides[1], pool.strides[2], pool.strides[3]};
+}
+
+// Whether a group of tokens of one d is one run of memory.
+bool has_token_columns(const View& k) {
+  return k.strides[1] == 1 && k.strides[3] >= kGroup && k.shape[1] % kGroup == 0;
+}
+
+bool is_laid_out(const KVPool& pool) {
+  if (pool.v.strides[3] != 1) return false;
+  return has_token_columns(pool.k) || pool.k.strides == pool.v.strides;
+}
+
+void check_shapes(const View& q, const KVPool& pool, const View& out) {
   if (q.rank != 3 || q.dtype != DType::float32)
     refuse("q must be float32 [rows, heads, head_dim], got " + q.describe());
   if (out.dtype != DType::float32 || out.rank != 3 || out.shape != q.shape)
     refuse("out must be like q " + q.describe() + ", got " + out.describe());
-  if (k.rank != 4 || (k.dtype != DType::float32 && k.dtype != DType::bfloat16))
-    refuse("k_pool must be float32 or bfloat16 [blocks, size, heads, head_dim], got " +
-           k.describe());
-  if (v.rank != 4 || v.dtype != k.dtype || v.shape != k.shape || v.strides != k.strides)
-    refuse("v_pool must lie as k_pool " + k.describe() + " does, got " + v.describe());
-  if (k.shape[3] != q.shape[2] || q.shape[2] % 8)
-    refuse("head_dim must be one multiple of 8, got q " + q.describe() + ", pools " +
-           k.describe());
-  if (k.shape[2] < 1 || q.shape[1] % k.shape[2])
+  pool.check(Checks("attention"), -1, q.shape[2]);
+  if (q.shape[2] % 8)
+    refuse("head_dim must be a multiple of 8, got q " + q.describe());
+  if (pool.k.shape[2] < 1 || q.shape[1] % pool.k.shape[2])
     refuse("each KV head must serve equally many query heads, got q " + q.describe() +
-           ", pools " + k.describe());
+           ", pools " + pool.k.describe());
+  if (!is_laid_out(pool))
+    refuse("pools must have head_dim innermost, or K its tokens, in blocks of whole groups of " +
+           std::to_string(kGroup) + "; got other strides of " + pool.k.describe());
+  if (pool.has_scales() && pool.k_scale.strides != pool.v_scale.strides)
+    refuse("v_scale must lie as k_scale does");
 }
 
 class AttentionOp final : public Op {
  public:
-  AttentionOp(const View& q, const View& k, const View& v, std::shared_ptr<AttentionPlan> plan,
+  AttentionOp(const View& q, const KVPool& pool, std::shared_ptr<AttentionPlan> plan,
               const View& out, float scale)
-      : q_(q), k_(k), v_(v), out_(out), plan_(std::move(plan)), scale_(scale) {
-    check_shapes(q, k, v, out);
+      : q_(q), pool_(pool), out_(out), plan_(std::move(plan)), scale_(scale) {
+    check_shapes(q, pool, out);
   }
 
   const char* name() const override { return "attention"; }
@@ -82,15 +99,17 @@ class AttentionOp final : public Op {
                    .out = out_.as<float>(),
                    .out_token_stride = out_.strides[0],
                    .out_head_stride = out_.strides[1],
-                   .k = k_.data,
-                   .v = v_.data,
-                   .block_stride = k_.strides[0],
-                   .token_stride = k_.strides[1],
-                   .head_stride = k_.strides[2],
+                   .k = pool_.k.data,
+                   .v = pool_.v.data,
+                   .k_strides = strides_of(pool_.k),
+                   .v_strides = strides_of(pool_.v),
+                   .k_scale = pool_.k_scale.as<const float>(),
+                   .v_scale = pool_.v_scale.as<const float>(),
+                   .scale_strides = strides_of(pool_.k_scale),
                    .head_dim = static_cast<int32_t>(q_.shape[2]),
                    .scale = scale_,
                    .partials = nullptr},
-                  *plan_, k_.dtype);
+                  *plan_, pool_.k.dtype);
   }
 
  private:
@@ -99,18 +118,20 @@ class AttentionOp final : public Op {
     if (batch.num_tokens() != rows)
       refuse("planned for " + std::to_string(batch.num_tokens()) + " rows, not " +
              std::to_string(rows));
-    if (batch.num_qo_heads != q_.shape[1] || batch.num_kv_heads != k_.shape[2] ||
-        batch.block_size != k_.shape[1])
+    if (batch.num_qo_heads != q_.shape[1] || batch.num_kv_heads != pool_.k.shape[2] ||
+        batch.block_size != pool_.k.shape[1])
       refuse("planned for " + std::to_string(batch.num_qo_heads) + " query heads, " +
              std::to_string(batch.num_kv_heads) + " KV heads and blocks of " +
              std::to_string(batch.block_size) + ", got q " + q_.describe() + ", pools " +
-             k_.describe());
-    if (plan_->max_block() >= k_.shape[0])
+             pool_.k.describe());
+    if (plan_->max_block() >= pool_.k.shape[0])
       throw std::out_of_range("attention: block " + std::to_string(plan_->max_block()) +
-                              " is not in a pool of " + std::to_string(k_.shape[0]));
+                              " is not in a pool of " + std::to_string(pool_.k.shape[0]));
   }
 
-  View q_, k_, v_, out_;
+  View q_;
+  KVPool pool_;
+  View out_;
   std::shared_ptr<AttentionPlan> plan_;
   float scale_;
 };
@@ -120,7 +141,9 @@ class AttentionOp final : public Op {
 void run_attention(AttentionCall call, AttentionPlan& plan, DType pool_dtype) {
   const Schedule& schedule = plan.schedule();
   const AttentionKernels& kernels = *variant().attention;
-  const AttentionItems& items = pool_dtype == DType::bfloat16 ? kernels.bfloat16 : kernels.float32;
+  const AttentionItems& items = pool_dtype == DType::bfloat16 ? kernels.bfloat16
+                                : pool_dtype == DType::int8   ? kernels.int8
+                                                              : kernels.float32;
   call.partials = plan.partials(schedule.num_partials * items.partial_floats(call.head_dim));
   const int64_t bytes = items.scratch_bytes(call);
   if (schedule.num_stored > 0)
@@ -132,9 +155,9 @@ void run_attention(AttentionCall call, AttentionPlan& plan, DType pool_dtype) {
   });
 }
 
-void add_attention(Program& program, const View& q, const View& k_pool, const View& v_pool,
+void add_attention(Program& program, const View& q, const KVPool& pool,
                    std::shared_ptr<AttentionPlan> plan, const View& out, float scale) {
-  auto op = std::make_unique<AttentionOp>(q, k_pool, v_pool, std::move(plan), out, scale);
+  auto op = std::make_unique<AttentionOp>(q, pool, std::move(plan), out, scale);
   program.add(std::move(op), q.shape[0]);
 }
 

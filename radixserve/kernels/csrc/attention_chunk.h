@@ -10,6 +10,7 @@
 #include "attention_schedule.h"
 #include "attention_scratch.h"
 #include "attention_softmax.h"
+#include "attention_transpose.h"
 #include "simd.h"
 
 namespace rs::RS_VARIANT {
@@ -19,8 +20,13 @@ template <class T>
 struct ChunkKV {
   const T* k;
   const T* v;
-  const int64_t* offsets;  // of each token's row; kChunk, all of them rows of this request
+  const Places* places;  // of all kChunk tokens: all of them this request's
   int count;
+  int64_t k_step;  // from one element of K's head to the next
+  const float *k_scale, *v_scale;  // of the pool; null where there are none
+  int scale_run;                   // scales that lie side by side: kGroup, or 1
+
+  bool has_token_columns() const { return k_step != 1; }
 };
 
 // Query heads of some tokens that read one chunk: rows of head_dim floats, and how many of the
@@ -51,7 +57,7 @@ RS_INLINE void pack_keys(const ChunkKV<T>& kv, const Wanted<T>& wanted, int end,
                          int head_dim, float* column) {
   const T* rows[W];
   for (int i = 0; i < W; ++i) {
-    rows[i] = kv.k + kv.offsets[first + i];
+    rows[i] = kv.k + kv.places->tokens[first + i];
     Wanted<T>::prefetch(wanted, first + i, 0, end);
   }
   transpose(rows, head_dim, column);
@@ -66,18 +72,29 @@ RS_INLINE void pack_values(const ChunkKV<T>& kv, const Wanted<T>& wanted, int co
   for (int i = 0; i < kv.count; ++i) {
     Wanted<T>::prefetch(wanted, i, d, end);
     F32 unit[kUnit<T>];
-    load_unit_n(kv.v + kv.offsets[i] + d, head_dim - d, unit);
+    load_unit_n(kv.v + kv.places->tokens[i] + d, head_dim - d, unit);
     for (int u = 0; u < kUnit<T>; ++u) store(packed + (u * kChunk + i) * W, unit[u]);
   }
 }
 
+// Vectors of columns [0, num_columns) of keys times all lines; the first one's tokens begin at
+// `first`.
+RS_INLINE void multiply_keys(const Lines& lines, const PackedColumns& keys, int num_columns,
+                             int head_dim, float* scores) {
+  for (int row = 0; row < lines.count; row += kMaxRows)
+    product_few({lines.q + static_cast<int64_t>(row) * head_dim, head_dim},
+                smaller(kMaxRows, lines.count - row), keys, 0, num_columns, 0, head_dim,
+                {scores + static_cast<int64_t>(row) * kChunk, kChunk});
+}
+
+// Scores from K whose head_dim is innermost.
 template <class T>
-RS_INLINE void compute_scores(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines,
-                              int head_dim, Scratch& scratch) {
+RS_INLINE void score_rows(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines,
+                          int head_dim, Scratch& scratch) {
   const int num_columns = num_vectors(lines.visible[lines.count - 1]);
   const int pass = columns_a_pass(lines);
   const bool are_few = lines.count <= kMaxRows;
-  const Wanted<T> wanted{next.k, next.offsets};
+  const Wanted<T> wanted{next.k, next.places->tokens};
   constexpr int line = Wanted<T>::line;
   const int packing_end = are_few ? (head_dim / 2 + line - 1) / line * line : head_dim;
   for (int first = 0; first < num_columns; first += pass) {
@@ -91,12 +108,53 @@ RS_INLINE void compute_scores(const ChunkKV<T>& kv, const ChunkKV<T>& next, cons
       const KeyColumns<T> columns{keys, wanted, first * W, packing_end, head_dim};
       product_few({lines.q, head_dim}, lines.count, columns, 0, count, 0, head_dim,
                   {scores, kChunk});
-      continue;
+    } else {
+      multiply_keys(lines, keys, count, head_dim, scores);
     }
-    for (int row = 0; row < lines.count; row += kMaxRows)
-      product_few({lines.q + static_cast<int64_t>(row) * head_dim, head_dim},
-                  smaller(kMaxRows, lines.count - row), keys, 0, count, 0, head_dim,
-                  {scores + static_cast<int64_t>(row) * kChunk, kChunk});
+  }
+}
+
+// Scores from K whose tokens are innermost: few lines straight from the pool, many from widened
+// columns.
+template <class T>
+RS_INLINE void score_groups(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines,
+                            int head_dim, Scratch& scratch) {
+  constexpr int vectors = kGroup / W;
+  const int num_groups = (lines.visible[lines.count - 1] + kGroup - 1) / kGroup;
+  const KeyGroups<T> groups{kv.k, kv.places->groups, kv.k_step, next.k, next.places->groups};
+  if (lines.count <= kMaxRows)
+    return product_few({lines.q, head_dim}, lines.count, groups, 0, num_groups * vectors, 0,
+                       head_dim, {scratch.scores, kChunk});
+  for (int group = 0; group < num_groups; ++group) {
+    typename KeyGroups<T>::template Cursor<vectors> cursor(groups, group * vectors);
+    for (int d = 0; d < head_dim; ++d) {
+      KeyGroups<T>::template Cursor<vectors>::prefetch(cursor, d);
+      for (int i = 0; i < vectors; ++i)
+        store(scratch.columns + (i * static_cast<int64_t>(head_dim) + d) * W,
+              load_in_order(kv.k + kv.places->groups[group] + d * kv.k_step + i * W));
+    }
+    multiply_keys(lines, {scratch.columns, head_dim}, vectors, head_dim,
+                  scratch.scores + group * kGroup);
+  }
+}
+
+template <class T>
+RS_INLINE void compute_scores(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines,
+                              int head_dim, Scratch& scratch) {
+  if (kv.has_token_columns())
+    score_groups(kv, next, lines, head_dim, scratch);
+  else
+    score_rows(kv, next, lines, head_dim, scratch);
+}
+
+// Scales of the chunk's tokens side by side; `run` of them lie so already.
+RS_INLINE void gather_scales(const float* pool, const Places& places, int count, int run,
+                             float* scales) {
+  if (run == kGroup) {
+    for (int i = 0; i < count; i += kGroup)
+      std::memcpy(scales + i, pool + places.scales[i], kGroup * sizeof(float));
+  } else {
+    for (int i = 0; i < count; ++i) scales[i] = pool[places.scales[i]];
   }
 }
 
@@ -120,26 +178,46 @@ RS_INLINE void sum_values(const Lines& lines, const Columns& values, int num_col
   }
 }
 
+// Scores become weights, their maxima and their sums. With scales, scores are of K's numbers before
+// and weights for V's numbers after: a token's scale is that of its K, or its V, as a whole.
+template <class T>
+RS_INLINE void compute_weights(const ChunkKV<T>& kv, const Lines& lines, Scratch& scratch,
+                               const Partials& out) {
+  constexpr bool has_scales = sizeof(T) == 1;
+  if constexpr (has_scales) {
+    gather_scales(kv.k_scale, *kv.places, kv.count, kv.scale_run, scratch.k_scales);
+    gather_scales(kv.v_scale, *kv.places, kv.count, kv.scale_run, scratch.v_scales);
+  }
+  for (int64_t line = 0; line < lines.count; ++line) {
+    float* const scores = scratch.scores + line * kChunk;
+    if constexpr (has_scales) apply_scales(scores, lines.visible[line], scratch.k_scales);
+    out.m[line] = find_largest(scores, lines.visible[line]);
+  }
+  for (int64_t line = 0; line < lines.count; ++line) {
+    float* const scores = scratch.scores + line * kChunk;
+    out.l[line] = weigh(scores, lines.visible[line], out.m[line]);
+    if constexpr (has_scales) apply_scales(scores, lines.visible[line], scratch.v_scales);
+  }
+}
+
 // Computes the partial results of all lines. Meanwhile asks for the chunk that comes next, which
-// may be the same one again; its offsets are valid for all of kChunk tokens.
+// may be the same one again; its places are valid for all of kChunk tokens.
 template <class T>
 void attend_chunk(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines, int head_dim,
                   Scratch& scratch, const Partials& out) {
   compute_scores(kv, next, lines, head_dim, scratch);
+  compute_weights(kv, lines, scratch, out);
   float* const scores = scratch.scores;
-  for (int64_t line = 0; line < lines.count; ++line)
-    out.m[line] = find_largest(scores + line * kChunk, lines.visible[line]);
-  for (int64_t line = 0; line < lines.count; ++line)
-    out.l[line] = weigh(scores + line * kChunk, lines.visible[line], out.m[line]);
   const int64_t width = acc_width<T>(head_dim);
   const auto num_columns = static_cast<int>(width / W);
   if (lines.count <= kMaxRows && head_dim == width)
-    return sum_values(lines, PoolColumns<T>{kv.v, kv.offsets, {next.v, next.offsets}},
+    return sum_values(lines,
+                      PoolColumns<T>{kv.v, kv.places->tokens, {next.v, next.places->tokens}},
                       num_columns, scores, {out.acc, width});
   for (int column = 0; column < num_columns; column += 2) {
     const int count = smaller(2, num_columns - column);
     for (int i = 0; i < count; i += kUnit<T>)
-      pack_values(kv, {next.v, next.offsets}, column + i, head_dim,
+      pack_values(kv, {next.v, next.places->tokens}, column + i, head_dim,
                   scratch.columns + i * kChunk * W);
     sum_values(lines, PackedColumns{scratch.columns, kChunk}, count, scores,
                {out.acc + column * W, width});

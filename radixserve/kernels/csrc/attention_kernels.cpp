@@ -23,11 +23,20 @@ class Item {
  private:
   // Where each token of a chunk lies in the pools. Returns how many tokens the request has there;
   // for those that it has not, the last one's place, so that nobody else's is ever touched.
-  int find_tokens(int32_t req, int32_t chunk, int64_t* offsets) const;
-  ChunkKV<T> head_of(const int64_t* offsets, int count, int32_t head) const {
-    const int64_t start = head * call_.head_stride;
-    return {static_cast<const T*>(call_.k) + start, static_cast<const T*>(call_.v) + start, offsets,
-            count};
+  int find_tokens(int32_t req, int32_t chunk, Places& places) const;
+  ChunkKV<T> head_of(const Places* places, int count, int32_t head) const {
+    const int64_t scales = head * call_.scale_strides.head;
+    return {.k = static_cast<const T*>(call_.k) + head * call_.k_strides.head,
+            .v = static_cast<const T*>(call_.v) + head * call_.v_strides.head,
+            .places = places,
+            .count = count,
+            .k_step = call_.k_strides.dim,
+            .k_scale = call_.k_scale + scales,
+            .v_scale = call_.v_scale + scales,
+            .scale_run = has_scale_groups() ? kGroup : 1};
+  }
+  bool has_scale_groups() const {
+    return call_.scale_strides.token == 1 && schedule_.block_size % kGroup == 0;
   }
   // Copies the query heads of one KV head and token, scaled, to scratch.
   void load_q(int64_t token, int32_t head, float* lines) const;
@@ -36,10 +45,10 @@ class Item {
   // The stored partial result at a slot.
   float* stored_acc(int64_t slot) const { return call_.partials + slot * (width_ + 2); }
 
-  void swap_offsets() {
-    int64_t* const offsets = scratch_.offsets[0];
-    scratch_.offsets[0] = scratch_.offsets[1];
-    scratch_.offsets[1] = offsets;
+  void swap_places() {
+    Places* const places = scratch_.places[0];
+    scratch_.places[0] = scratch_.places[1];
+    scratch_.places[1] = places;
   }
 
   int32_t begin_store(const StoredItem& item) const;
@@ -65,18 +74,28 @@ class Item {
 };
 
 template <class T>
-int Item<T>::find_tokens(int32_t req, int32_t chunk, int64_t* offsets) const {
+int Item<T>::find_tokens(int32_t req, int32_t chunk, Places& places) const {
   const int64_t first = static_cast<int64_t>(chunk) * kChunk, size = schedule_.block_size;
   const int64_t left = schedule_.kv_lens[req] - first;
   const int count = left < kChunk ? static_cast<int>(left) : kChunk;
   const int32_t* block = schedule_.kv_indices + schedule_.kv_indptr[req] + first / size;
+  const PoolStrides &v = call_.v_strides, &k = call_.k_strides, &scale = call_.scale_strides;
   int64_t in_block = first % size;
   for (int i = 0; i < count; ++block, in_block = 0) {
-    int64_t offset = *block * call_.block_stride + in_block * call_.token_stride;
-    for (; in_block < size && i < count; ++in_block, ++i, offset += call_.token_stride)
-      offsets[i] = offset;
+    const int begin = i, end = size - in_block < count - i ? i + (size - in_block) : count;
+    const int64_t start = *block * v.block + in_block * v.token;
+    for (; i < end; ++i) places.tokens[i] = start + (i - begin) * v.token;
+    if constexpr (sizeof(T) == 1)
+      for (int t = begin; t < end; ++t)
+        places.scales[t] = *block * scale.block + (in_block + t - begin) * scale.token;
+    if (call_.has_token_columns())
+      for (int t = begin; t < end; t += kGroup)
+        places.groups[t / kGroup] = *block * k.block + in_block + t - begin;
   }
-  for (int i = count; i < kChunk; ++i) offsets[i] = offsets[count - 1];
+  for (int i = count; i < kChunk; ++i) places.tokens[i] = places.tokens[count - 1];
+  const int last_group = (count - 1) / kGroup;
+  for (int i = last_group + 1; i < kChunk / kGroup; ++i)
+    places.groups[i] = places.groups[last_group];
   return count;
 }
 
@@ -91,22 +110,22 @@ void Item<T>::load_q(int64_t token, int32_t head, float* lines) const {
 template <class T>
 void Item<T>::store_partials(const StoredItem& item) {
   const int32_t num_lines = begin_store(item), req = schedule_.members[item.first_member];
-  find_tokens(req, item.first_chunk, scratch_.offsets[0]);
+  find_tokens(req, item.first_chunk, *scratch_.places[0]);
   for (int32_t chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
     const bool goes_on = chunk + 1 < item.end_chunk;
-    if (goes_on) find_tokens(req, chunk + 1, scratch_.offsets[1]);
+    if (goes_on) find_tokens(req, chunk + 1, *scratch_.places[1]);
     for (int32_t head = item.first_head; head < item.end_head; ++head) {
       const int64_t line = static_cast<int64_t>(head - item.first_head) * num_lines;
-      const ChunkKV<T> kv = head_of(scratch_.offsets[0], kChunk, head);
-      const ChunkKV<T> next = head + 1 < item.end_head ? head_of(kv.offsets, kChunk, head + 1)
-                              : goes_on ? head_of(scratch_.offsets[1], kChunk, item.first_head)
+      const ChunkKV<T> kv = head_of(scratch_.places[0], kChunk, head);
+      const ChunkKV<T> next = head + 1 < item.end_head ? head_of(kv.places, kChunk, head + 1)
+                              : goes_on ? head_of(scratch_.places[1], kChunk, item.first_head)
                                         : kv;
       attend_chunk<T>(kv, next,
                       {scratch_.q + line * call_.head_dim, scratch_.visible, num_lines},
                       call_.head_dim, scratch_, partials());
       keep_partials(item, chunk, head);
     }
-    swap_offsets();
+    swap_places();
   }
 }
 
@@ -156,11 +175,11 @@ void Item<T>::walk(const WalkItem& item) {
       merge_stored(item, slot);
       continue;
     }
-    if (count == 0) count = find_tokens(req, chunk, scratch_.offsets[0]);
+    if (count == 0) count = find_tokens(req, chunk, *scratch_.places[0]);
     const bool goes_on = chunk + 1 < num_chunks && slot_of(req, chunk + 1) < 0;
-    const int next_count = goes_on ? find_tokens(req, chunk + 1, scratch_.offsets[1]) : 0;
+    const int next_count = goes_on ? find_tokens(req, chunk + 1, *scratch_.places[1]) : 0;
     compute_chunk(item, chunk, count, next_count);
-    swap_offsets();
+    swap_places();
     count = next_count;
   }
   finish_walk(item);
@@ -198,9 +217,9 @@ void Item<T>::compute_chunk(const WalkItem& item, int32_t chunk, int count, int 
   const int32_t most = scratch_.visible[lines - 1];
   for (int32_t head = item.first_head; head < item.end_head; ++head) {
     const bool is_last = head + 1 == item.end_head;
-    const ChunkKV<T> kv = head_of(scratch_.offsets[0], count < most ? count : most, head);
-    const ChunkKV<T> next = !is_last         ? head_of(scratch_.offsets[0], kv.count, head + 1)
-                            : next_count > 0 ? head_of(scratch_.offsets[1], next_count, item.first_head)
+    const ChunkKV<T> kv = head_of(scratch_.places[0], count < most ? count : most, head);
+    const ChunkKV<T> next = !is_last         ? head_of(scratch_.places[0], kv.count, head + 1)
+                            : next_count > 0 ? head_of(scratch_.places[1], next_count, item.first_head)
                                              : kv;
     const int64_t line = static_cast<int64_t>(head - item.first_head) * lines + first;
     attend_chunk<T>(kv, next,
@@ -273,6 +292,7 @@ constexpr AttentionItems kItems = {
 extern const AttentionKernels attention_kernels = {
     .float32 = kItems<float>,
     .bfloat16 = kItems<uint16_t>,
+    .int8 = kItems<int8_t>,
 };
 
 }  // namespace rs::RS_VARIANT

@@ -59,11 +59,15 @@ void bind_attention(nb::module_& m, nb::class_<Program>& program) {
   program.def(
       "attention",
       [](Program& self, const Array& q, const Array& k_pool, const Array& v_pool,
-         std::shared_ptr<AttentionPlan> plan, const Array& out, float scale) {
-        add_attention(self, q.view, k_pool.view, v_pool.view, std::move(plan), out.view, scale);
+         std::shared_ptr<AttentionPlan> plan, const Array& out, float scale, const Array* k_scale,
+         const Array* v_scale) {
+        add_attention(self, q.view, pool_of(k_pool, v_pool, k_scale, v_scale), std::move(plan),
+                      out.view, scale);
       },
-      "q"_a, "k_pool"_a, "v_pool"_a, "plan"_a, "out"_a, "scale"_a, nb::keep_alive<1, 2>(),
-      nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 6>());
+      "q"_a, "k_pool"_a, "v_pool"_a, "plan"_a, "out"_a, "scale"_a, "k_scale"_a.none() = nb::none(),
+      "v_scale"_a.none() = nb::none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+      nb::keep_alive<1, 4>(), nb::keep_alive<1, 6>(), nb::keep_alive<1, 8>(),
+      nb::keep_alive<1, 9>());
 }
 
 }  // namespace rs

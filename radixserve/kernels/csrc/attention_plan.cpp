@@ -12,6 +12,10 @@ namespace {
 // this part: dynamic scheduling then leaves no thread idle for longer.
 constexpr int32_t kItemsAThread = 4;
 
+// A request of no more chunks of one KV head, some 20 us of work for one thread, is not split.
+// It is done before the others have been woken, twice, and their results merged.
+constexpr int64_t kMinSplitChunks = 12;
+
 // Most lines of a walk that goes through all KV heads of a chunk before the next chunk, so that
 // memory is read in the order in which it lies. Beyond, a walk of its own for each head.
 constexpr int32_t kMaxWalkLines = 128;
@@ -110,8 +114,9 @@ void AttentionPlan::split_long() {
   int64_t total = 0;
   for (int32_t req = 0; req < batch_.num_reqs(); ++req) total += walk_cost(req);
   const int64_t most = total / (static_cast<int64_t>(num_threads()) * kItemsAThread);
+  const int64_t least = kMinSplitChunks / batch_.num_kv_heads;
   for (int32_t req = 0; num_threads() > 1 && req < batch_.num_reqs(); ++req)
-    if (is_one_tile(req) && walk_cost(req) > most) store_alone(req);
+    if (is_one_tile(req) && walk_cost(req) > std::max(most, least)) store_alone(req);
 }
 
 void AttentionPlan::store_alone(int32_t req) {

@@ -30,12 +30,14 @@ RS_INLINE void product_tile(Rows rows, const Columns& columns, int column, int b
   for (int r = 0; r < num_rows; ++r)
     for (int c = 0; c < num_vectors; ++c)
       acc[r][c] = begin == 0 ? zero() : load(sums.data + r * sums.stride + (column + c) * W);
+  using Cursor = typename Columns::template Cursor<num_vectors>;
+  Cursor cursor(columns, column);
   for (int64_t k = begin; k < end; ++k) {
-    Columns::template prefetch<num_vectors>(columns, k, column);
+    Cursor::prefetch(cursor, k);
     if constexpr (num_rows > num_vectors) {
       F32 right[num_vectors];
       for (int c = 0; c < num_vectors; c += Columns::unit)
-        Columns::at(columns, k, column + c, right + c);
+        Cursor::at(cursor, k, c, right + c);
       for (int r = 0; r < num_rows; ++r) {
         const F32 left = set1(rows.data[r * rows.stride + k]);
         for (int c = 0; c < num_vectors; ++c) acc[r][c] = fma(left, right[c], acc[r][c]);
@@ -43,7 +45,7 @@ RS_INLINE void product_tile(Rows rows, const Columns& columns, int column, int b
     } else {
       for (int c = 0; c < num_vectors; c += Columns::unit) {
         F32 right[Columns::unit];
-        Columns::at(columns, k, column + c, right);
+        Cursor::at(cursor, k, c, right);
         const float* left_rows = rows.data + k;
         // With a unit of two there is no register left to keep the left values in: make the
         // compiler load them again rather than keep a sum in memory.
@@ -55,9 +57,11 @@ RS_INLINE void product_tile(Rows rows, const Columns& columns, int column, int b
       }
     }
   }
-  for (int r = 0; r < num_rows; ++r)
+  for (int r = 0; r < num_rows; ++r) {
+    for (int c = 0; c < num_vectors; c += Columns::unit) Columns::put_right(acc[r] + c);
     for (int c = 0; c < num_vectors; ++c)
       store(sums.data + r * sums.stride + (column + c) * W, acc[r][c]);
+  }
 }
 
 // Vectors of columns [column, end_column) for a fixed number of rows: as many vectors at once as

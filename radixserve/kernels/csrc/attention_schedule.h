@@ -23,6 +23,10 @@ namespace rs {
 // Tokens a chunk. A multiple of every variant's vector width.
 constexpr int32_t kChunk = 128;
 
+// Tokens that a load of K gives where its tokens lie innermost; a block is whole groups then, and so
+// is a chunk.
+constexpr int32_t kGroup = 16;
+
 // A line is one query head of one token. Most lines of one KV head in one item, unless one token
 // has more: enough that reshaping a chunk's K and V costs little beside the products.
 constexpr int32_t kTileLines = 96;

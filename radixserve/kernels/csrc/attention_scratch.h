@@ -2,8 +2,8 @@
 #pragma once
 
 #include "attention.h"
-#include "attention_columns.h"
 #include "attention_schedule.h"
+#include "attention_units.h"
 #include "simd.h"
 
 namespace rs::RS_VARIANT {
@@ -15,6 +15,13 @@ RS_INLINE int64_t acc_width(int32_t head_dim) {
   return (head_dim + unit - 1) / unit * unit;
 }
 
+// Where each token of a chunk lies in the pools, in elements from the pool's first head.
+struct Places {
+  int64_t tokens[kChunk];           // in V; in K too, where it lies as V does
+  int64_t groups[kChunk / kGroup];  // in K, where its tokens are innermost: each group's first one
+  int64_t scales[kChunk];           // of the scales, if there are any
+};
+
 struct Scratch {
   float* columns;  // up to 4 vectors of columns of K, or 2 of V
   float* scores;  // [max_lines][kChunk]
@@ -22,7 +29,8 @@ struct Scratch {
   float *acc, *m, *l;                    // partial results of max_lines
   float *state_acc, *state_m, *state_l;  // merged results of max_all_lines
   int32_t* visible;                      // [max_lines]
-  int64_t* offsets[2];                   // [kChunk], of this chunk and of the next
+  float *k_scales, *v_scales;            // [kChunk]
+  Places* places[2];                     // of this chunk and of the next
 };
 
 // Deals out memory in pieces that begin at multiples of 64 bytes; without memory it only counts.
@@ -57,8 +65,10 @@ RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scra
   pieces.take(scratch.state_m, all_lines);
   pieces.take(scratch.state_l, all_lines);
   pieces.take(scratch.visible, lines);
-  pieces.take(scratch.offsets[0], kChunk);
-  pieces.take(scratch.offsets[1], kChunk);
+  pieces.take(scratch.k_scales, kChunk);
+  pieces.take(scratch.v_scales, kChunk);
+  pieces.take(scratch.places[0], 1);
+  pieces.take(scratch.places[1], 1);
   return pieces.taken();
 }
 

@@ -8,6 +8,12 @@ namespace rs::RS_VARIANT {
 
 RS_INLINE int num_vectors(int count) { return (count + W - 1) / W; }
 
+// Multiplies each of a line's numbers by its token's scale. Those beyond the tokens that the line sees
+// are anything, up to a whole vector.
+RS_INLINE void apply_scales(float* line, int visible, const float* scales) {
+  for (int i = 0; i < visible; i += W) store(line + i, load(line + i) * load(scales + i));
+}
+
 // e^x for x <= 0 to about 1 ulp, 0 below -86, NaN for NaN. Two thirds of the work of `exp`: no
 // overflow, and no results below the normal range, which would be lost beside the largest weight, 1.
 RS_INLINE F32 exp_of_negative(F32 x) {

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include "kv_pool.h"
 #include "program.h"
 #include "view.h"
 
@@ -17,6 +18,11 @@ struct Array {
   nanobind::ndarray<nanobind::device::cpu> owner;
   View view;
 };
+
+// The arrays of a pool as Python gives them: scales are None where there are none.
+inline KVPool pool_of(const Array& k, const Array& v, const Array* k_scale, const Array* v_scale) {
+  return {k.view, v.view, k_scale ? k_scale->view : View{}, v_scale ? v_scale->view : View{}};
+}
 
 void bind_attention(nanobind::module_& m, nanobind::class_<Program>& program);
 

@@ -35,6 +35,7 @@ View Random::array(DType dtype, std::initializer_list<int64_t> shape, int64_t li
     if (dtype == DType::float32) view.as<float>()[i] = reals(engine_);
     if (dtype == DType::float64) view.as<double>()[i] = 0.5 + 0.5 * reals(engine_);
     if (dtype == DType::bfloat16) view.as<uint16_t>()[i] = narrowed(reals(engine_));
+    if (dtype == DType::int8) view.as<int8_t>()[i] = static_cast<int8_t>(number(-127, 127));
     if (dtype == DType::int32) view.as<int32_t>()[i] = static_cast<int32_t>(number(0, limit - 1));
     if (dtype == DType::int64) view.as<int64_t>()[i] = number(0, limit - 1);
   }

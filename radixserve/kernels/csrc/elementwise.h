@@ -12,6 +12,9 @@ struct ElementwiseKernels {
   void (*rotate)(float* head, const float* cos, const float* sin, int64_t half);
   void (*widen_bf16)(const uint16_t* from, int64_t size, float* to);
   void (*narrow_bf16)(const float* from, int64_t size, uint16_t* to);
+  // to[i] = from[i] / scale, rounded to the nearest, ties to even, where scale = max |from| / 127 is
+  // what is returned. A scale of 0 makes zeros; a value that is not finite makes zeros and a NaN.
+  float (*quantize)(const float* from, int64_t size, int8_t* to);
   // The first place of the largest; a NaN is larger than every number. size >= 1.
   int64_t (*argmax)(const float* x, int64_t size);
   // weights[i] = e^((x[i] - best) / temperature)

@@ -57,6 +57,34 @@ void narrow_bf16(const float* from, int64_t size, uint16_t* to) {
   }
 }
 
+// The largest of all |x|, NaN if one of them is not finite.
+float find_reach(const float* x, int64_t size) {
+  F32 largest = zero(), faults = zero();
+  for (int64_t i = 0; i < size; i += W) {
+    const F32 values = load_n(x + i, size - i < W ? size - i : W);
+    largest = max(max(values, -values), largest);
+    faults += values - values;  // NaN for NaN and for infinities, else 0
+  }
+  return reduce_max(largest) + reduce_add(faults);
+}
+
+float quantize(const float* from, int64_t size, int8_t* to) {
+  const float scale = find_reach(from, size) / 127.0f;
+  if (!(scale > 0.0f)) {
+    for (int64_t i = 0; i < size; ++i) to[i] = 0;
+    return scale;
+  }
+  const F32 most = set1(127.0f), round = set1(kRound);  // a tiny scale is rounded, and x / scale far off
+  for (int64_t i = 0; i < size; i += W) {
+    const int64_t count = size - i < W ? size - i : W;
+    F32 codes = load_n(from + i, count) / set1(scale);
+    codes = select(codes > most, most, select(codes < -most, -most, codes));
+    const I32 whole = (I32)(codes + round) - (I32)round;
+    for (int64_t lane = 0; lane < count; ++lane) to[i + lane] = static_cast<int8_t>(whole[lane]);
+  }
+  return scale;
+}
+
 // Whether any of the values is NaN, and the largest of the others.
 bool scan(const float* x, int64_t size, float& largest) {
   F32 best[4];
@@ -103,6 +131,7 @@ const ElementwiseKernels elementwise_kernels{
     .rotate = rotate,
     .widen_bf16 = widen_bf16,
     .narrow_bf16 = narrow_bf16,
+    .quantize = quantize,
     .argmax = argmax,
     .weigh = weigh,
 };

@@ -140,12 +140,15 @@ void bind_program(nb::class_<Program>& program) {
       .def(
           "write_kv",
           [](Program& self, const Array& k, const Array& v, const Array& slots,
-             const Array& k_pool, const Array& v_pool) {
-            add_write_kv(self, k.view, v.view, slots.view, k_pool.view, v_pool.view);
+             const Array& k_pool, const Array& v_pool, const Array* k_scale,
+             const Array* v_scale) {
+            add_write_kv(self, k.view, v.view, slots.view,
+                         pool_of(k_pool, v_pool, k_scale, v_scale));
           },
-          "k"_a, "v"_a, "slots"_a, "k_pool"_a, "v_pool"_a, nb::keep_alive<1, 2>(),
-          nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
-          nb::keep_alive<1, 6>())
+          "k"_a, "v"_a, "slots"_a, "k_pool"_a, "v_pool"_a, "k_scale"_a.none() = nb::none(),
+          "v_scale"_a.none() = nb::none(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
+          nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>(),
+          nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
       .def_prop_ro("capacity", &Program::capacity)
       .def("__len__", &Program::size)
       .def("seconds",
@@ -172,7 +175,8 @@ Array::Array(nb::ndarray<nb::device::cpu> array) : owner(std::move(array)) {
     if (view.strides[d] < 1)
       throw std::invalid_argument("View: rows must be at different, ascending addresses");
   }
-  if (view.strides[view.rank - 1] != 1)
+  // Of four dimensions are only the pools: their layout is for those to judge who read them.
+  if (view.rank < 4 && view.strides[view.rank - 1] != 1)
     throw std::invalid_argument("View: the innermost dimension must be contiguous");
 }
 

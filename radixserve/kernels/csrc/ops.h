@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "kv_pool.h"
 #include "program.h"
 #include "view.h"
 
@@ -30,9 +31,8 @@ void add_linear_swiglu(Program& program, const View& x, Weights weights, const V
 void add_rope(Program& program, const View& x, const View& positions, const View& cos,
               const View& sin);
 
-// k, v [cap, heads, D] f32, slots [cap] i64, pools [blocks, size, heads, D] f32|bf16;
-// slot = block * size + offset
+// k, v [cap, heads, D] f32, slots [cap] i64; slot = block * size + offset
 void add_write_kv(Program& program, const View& k, const View& v, const View& slots,
-                  const View& k_pool, const View& v_pool);
+                  const KVPool& pool);
 
 }  // namespace rs

@@ -44,8 +44,17 @@ void drive_rows(Random& random) {
   const int64_t block_size = random.number(1, 5);
   const View slots = random.array(DType::int64, {rows}, 4 * block_size);
   for (int64_t row = 0; row < rows; ++row) slots.as<int64_t>()[row] = row;  // no two equal
-  const View k_pool = random.array(kept, {12, block_size, heads, head_dim});
-  const View v_pool = random.array(kept, {12, block_size, heads, head_dim});
+  KVPool pool;
+  const DType pool_dtype = random.number(0, 2) ? kept : DType::int8;
+  pool.k = random.array(pool_dtype, {12, heads, head_dim, block_size});
+  // Tokens innermost: as [blocks, size, heads, D].
+  pool.k.shape = {12, block_size, heads, head_dim};
+  pool.k.strides = {heads * head_dim * block_size, 1, head_dim * block_size, block_size};
+  pool.v = random.array(pool_dtype, {12, block_size, heads, head_dim});
+  if (pool.has_scales()) {
+    pool.k_scale = random.array(DType::float32, {12, block_size, heads, 1});
+    pool.v_scale = random.array(DType::float32, {12, block_size, heads, 1});
+  }
 
   Program program;
   add_embed(program, table, ids, buffer);
@@ -53,7 +62,7 @@ void drive_rows(Random& random) {
   add_rms_norm(program, q, random.array(kept, {head_dim}), 1e-5f, q);
   add_rope(program, q, positions, cos, sin);
   add_rope(program, k, positions, cos, sin);
-  add_write_kv(program, k, v, slots, k_pool, v_pool);
+  add_write_kv(program, k, v, slots, pool);
   program.run(rows);
 
   drive_draw(random, buffer, rows);

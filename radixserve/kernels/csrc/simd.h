@@ -33,6 +33,7 @@ using U32 = uint32_t __attribute__((vector_size(4 * RS_WIDTH)));
 using U16 = uint16_t __attribute__((vector_size(2 * RS_WIDTH)));
 using I16 = int16_t __attribute__((vector_size(4 * RS_WIDTH)));  // 2 W of them
 using I8 = int8_t __attribute__((vector_size(2 * RS_WIDTH)));
+using HalfI8 = int8_t __attribute__((vector_size(RS_WIDTH)));  // W of them
 using HalfI16 = int16_t __attribute__((vector_size(2 * RS_WIDTH)));  // W of them
 
 RS_INLINE F32 set1(float x) { return x - F32{}; }  // x - 0 keeps -0, which x + 0 would not
@@ -81,6 +82,21 @@ RS_INLINE I16 widen(const int8_t* p) {  // 2 W of them
   std::memcpy(&bytes, p, sizeof bytes);
   return __builtin_convertvector(bytes, I16);
 #endif
+}
+
+// W of them, as floats.
+RS_INLINE F32 load_i8(const int8_t* p) {
+#if RS_WIDTH == 8 && defined(__AVX2__)
+  const I32 numbers = (I32)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#elif RS_WIDTH == 16 && defined(__AVX512F__)
+  const I32 numbers =
+      (I32)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i*)p));
+#else
+  HalfI8 bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  const I32 numbers = __builtin_convertvector(bytes, I32);
+#endif
+  return __builtin_convertvector(numbers, F32);
 }
 
 // The same pair in every lane.
