@@ -29,6 +29,7 @@ from benchmarks.gpu.few_shot_served import FewShotSection
 from benchmarks.gpu.greedy import GreedySection
 from benchmarks.gpu.host_time import HostTimeSection
 from benchmarks.gpu.limits import LimitsSection
+from benchmarks.gpu.modules import ModulesSection
 from benchmarks.gpu.prefill_speed import PrefillSpeedSection
 from benchmarks.gpu.report import HEADER, format_row, has_passed, summarise, write_json
 from benchmarks.gpu.rig import DryRig, GpuRig
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.rig import Rig
 
 SECTIONS: tuple[Section, ...] = (
+    ModulesSection(),
     ConformanceSection(),
     CachedLogitsSection(),
     GreedySection(),

@@ -49,7 +49,7 @@ class Batch:
         shared, rest = sorted(ids[:num_shared]), ids[num_shared:]
         own = len(rest) // self.num_reqs
         tables = [shared + rest[i * own : (i + 1) * own] for i in range(self.num_reqs)]
-        return sorted(tables)  # as the runtime orders them
+        return sorted(tables, key=pack_ids)  # as the runtime orders them
 
     def metadata(self) -> AttentionMetadata:
         """Return the batch without levels."""

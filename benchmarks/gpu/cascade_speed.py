@@ -46,10 +46,14 @@ class CascadeSpeedSection:
         difference = (layers.output(flat) - layers.output(cascade)).abs().max()
         name = f"{sizes.num_sharers} x {sizes.shared_len} shared"
         yield at_most(f"{name}: difference", float(difference), "abs", TOLERANCE)
-        flat_s, cascade_s = layers.seconds(flat), layers.seconds(cascade)
-        yield told(f"{name}: flat, a layer", flat_s * 1e6, "us")
-        yield told(f"{name}: by levels, a layer", cascade_s * 1e6, "us")
-        yield fast_enough(f"{name}: times as fast", flat_s / cascade_s, "", TARGET_SPEEDUP)
+        for what, batch_metadata in (("flat", flat), ("by levels", cascade)):
+            seconds = layers.eager_seconds(batch_metadata)
+            yield told(f"{name}: {what}, a layer, launched", seconds * 1e6, "us")
+        flat_s, cascade_s = layers.captured_seconds(flat), layers.captured_seconds(cascade)
+        yield told(f"{name}: flat, a layer, device", flat_s * 1e6, "us")
+        yield told(f"{name}: by levels, a layer, device", cascade_s * 1e6, "us")
+        speedup = flat_s / cascade_s
+        yield fast_enough(f"{name}: times as fast, device", speedup, "", TARGET_SPEEDUP)
 
 
 class _Layers:
@@ -70,11 +74,16 @@ class _Layers:
         self._attention.plan(metadata)
         return self._attention.run(0, *self._rows).float()
 
-    def seconds(self, metadata: AttentionMetadata) -> float:
-        """Return what a layer takes the device."""
+    def eager_seconds(self, metadata: AttentionMetadata) -> float:
+        """Return what a layer takes where the host launches each kernel, as the engine does."""
         self._attention.plan(metadata)
         return self._rig.device_seconds(self._run_all) / NUM_LAYERS
 
-    def _run_all(self) -> None:
-        for layer_id in range(NUM_LAYERS):
-            self._attention.run(layer_id, *self._rows)
+    def captured_seconds(self, metadata: AttentionMetadata) -> float:
+        """Return what a layer takes the device alone: some kernels are shorter than a launch."""
+        self._attention.plan(metadata)
+        return self._rig.device_seconds(self._rig.capture(self._run_all)) / NUM_LAYERS
+
+    def _run_all(self) -> Tensor:
+        outs = [self._attention.run(layer_id, *self._rows) for layer_id in range(NUM_LAYERS)]
+        return outs[-1]

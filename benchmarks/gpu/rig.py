@@ -3,6 +3,7 @@ CPU with the plain attention in place of FlashInfer's."""
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -11,8 +12,9 @@ import torch
 
 from radixserve.attention.flashinfer import FlashInferAttention, FlashInferOptions, load_kernels
 from radixserve.attention.reference import ReferenceAttention
+from radixserve.engine.gpu import REAL_PARTS, GpuParts
 from radixserve.errors import BackendUnavailableError
-from radixserve.runtime.cuda_graph import CudaGraphCapture, GraphedForward
+from radixserve.runtime.cuda_graph import GraphedForward
 from radixserve.runtime.device_sampler import DeviceSampler
 from radixserve.runtime.forward import EagerForward
 from radixserve.runtime.memory import free_memory_bytes
@@ -90,6 +92,7 @@ class GpuRig:
     sizes: Sizes
     model_folder: Path | None
     device: torch.device
+    parts: GpuParts = REAL_PARTS
 
     @property
     def is_dry(self) -> bool:
@@ -115,8 +118,12 @@ class GpuRig:
 
     def attention(self, layers: Sequence[LayerKV], num_qo_heads: int) -> FlashInferAttention:
         """Return FlashInfer's."""
-        options = FlashInferOptions(q_dtype=DTYPE, gate=None)
-        return FlashInferAttention(layers, num_qo_heads=num_qo_heads, options=options)
+        return FlashInferAttention(
+            layers,
+            num_qo_heads=num_qo_heads,
+            options=FlashInferOptions(q_dtype=DTYPE, gate=None),
+            kernels=self.parts.kernels,
+        )
 
     def graph_attention(self, attention: AttentionBackend, bucket: int) -> AttentionBackend:
         """Return its twin for one graph."""
@@ -125,18 +132,21 @@ class GpuRig:
 
     def capture(self, action: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Capture a CUDA graph."""
-        return CudaGraphCapture()(action)
+        return self.parts.make_capture()(action)
 
     def runner(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepRunner:
         """Return the runtime as the engine fits it together, with one graph."""
         model, options = loaded.model, FlashInferOptions(q_dtype=DTYPE)
         attention = FlashInferAttention(
-            pool.layers, num_qo_heads=loaded.spec.num_qo_heads, options=options
+            pool.layers,
+            num_qo_heads=loaded.spec.num_qo_heads,
+            options=options,
+            kernels=self.parts.kernels,
         )
         forward = GraphedForward(
             EagerForward(model, attention), model, attention, buckets=(bucket,), pool=pool
         )
-        forward.capture(CudaGraphCapture())
+        forward.capture(self.parts.make_capture())
         return _runner(model, pool, attention, forward)
 
     def device_seconds(self, action: Callable[[], object]) -> float:
@@ -159,6 +169,7 @@ class GpuRig:
 
     def free_bytes(self) -> int:
         """Return what can be allocated, torch's own cache emptied before."""
+        gc.collect()
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info()[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -10,19 +11,27 @@ import torch
 
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.cached_logits import CachedLogitsSection
+from benchmarks.gpu.cascade_speed import CascadeSpeedSection
 from benchmarks.gpu.conformance import ConformanceSection
-from benchmarks.gpu.prefill_speed import num_flops
+from benchmarks.gpu.decode_speed import DecodeSpeedSection
+from benchmarks.gpu.greedy import GreedySection
+from benchmarks.gpu.host_time import HostTimeSection
+from benchmarks.gpu.prefill_speed import PrefillSpeedSection, num_flops
 from benchmarks.gpu.report import has_passed, summarise
-from benchmarks.gpu.rig import DryRig
+from benchmarks.gpu.rig import DryRig, GpuRig
 from benchmarks.gpu.row import Row, SkippedError, at_least, at_most, fast_enough
 from benchmarks.gpu.sizes import SMALL, TINY
 from benchmarks.gpu.subject import first_layers, random_model
 from benchmarks.gpu_check import NO_GPU, SECTIONS, main
+from radixserve.engine.gpu import GpuParts
+from tests.attention.flashinfer_stand_in import StandInPackage
+from tests.kit.plain_capture import PlainCapture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from benchmarks.gpu.budget import Section
     from benchmarks.gpu.rig import Rig
     from radixserve.attention.backend import AttentionBackend, LayerKV
     from radixserve.attention.metadata import AttentionMetadata
@@ -116,8 +125,8 @@ def test_a_section_that_fails_is_told_and_does_not_stop_the_others(
 
 def test_a_section_can_say_that_it_does_not_run_here() -> None:
     def absent() -> Iterator[Row]:
+        yield from ()
         raise SkippedError("no tokenizer")
-        yield
 
     rows = rows_of(Scripted("absent", absent))
 
@@ -143,6 +152,45 @@ def test_what_the_time_does_not_suffice_for_is_told() -> None:
 def test_a_figure_that_is_not_a_number_passes_nothing() -> None:
     assert at_most("x", float("nan"), "", 1.0).passed is False
     assert at_least("x", float("nan"), "", 1.0).passed is False
+
+
+class StandInRig(GpuRig):
+    """FlashInfer's attention and the graphs over what computes the same on a CPU."""
+
+    def device_seconds(self, action: Callable[[], object]) -> float:
+        return DryRig.device_seconds(DryRig(self.sizes, None), action)
+
+    def synchronize(self) -> None: ...
+
+    def free_bytes(self) -> int:
+        return 2**30
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        ConformanceSection(),
+        CachedLogitsSection(),
+        GreedySection(),
+        DecodeSpeedSection(),
+        PrefillSpeedSection(),
+        CascadeSpeedSection(),
+        HostTimeSection(),
+    ],
+    ids=lambda section: section.name,
+)
+def test_what_is_done_on_a_gpu_is_right_with_kernels_that_compute_on_a_cpu(
+    section: Section,
+) -> None:
+    package, capture = StandInPackage(), PlainCapture()
+    parts = GpuParts(kernels=package.kernels(), make_capture=lambda: capture)
+    sizes = replace(SMALL, group_sizes=(3,), repeats=1)
+    rig = StandInRig(sizes, None, torch.device("cpu"), parts)
+
+    rows = list(Budget(100.0).run_sections([section], rig))
+
+    assert [row for row in rows if row.passed is False and not row.is_timed] == []
+    assert package.calls
 
 
 class _Spoilt:
