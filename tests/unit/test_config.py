@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,14 @@ def test_a_shipped_file_can_be_loaded(path: Path) -> None:
 
 def test_the_cpu_file_spells_out_the_defaults() -> None:
     assert load_config(REPO / "configs" / "cpu-default.toml") == ServerConfig()
+
+
+def test_the_gpu_file_explains_every_setting_of_the_engine() -> None:
+    text = (REPO / "configs" / "gpu.toml").read_text(encoding="utf-8")
+    explained = set(re.findall(r"^(?:# )?(\w+) = [^#\n]+#", text, re.MULTILINE))
+    names = {key.rpartition(".")[2] for key in config_keys() if key.startswith("engine.")}
+
+    assert names - explained == set()
 
 
 def test_settings_are_frozen() -> None:

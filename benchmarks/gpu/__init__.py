@@ -1,0 +1,1 @@
+"""What `benchmarks.gpu_check` checks and measures, one section a file."""
