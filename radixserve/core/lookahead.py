@@ -66,6 +66,7 @@ class Lookahead:
             return None
         self._builder.growth.step_passed(has_preempted=False)
         self._counters.steps += 1
+        self._counters.steps_ahead += 1
         return StepPlan(
             step=self._counters.steps,
             reqs=tuple(_row_after(row, scheduled, req) for row, scheduled, req in going),
