@@ -88,8 +88,8 @@ class Lookahead:
     def _is_anybody_due(self, num_going: int) -> bool:
         """Whether `schedule` might let somebody in.
 
-        Not if all seats are taken; nor if it had no memory for them last time, for nobody has
-        ended since and nobody else has arrived.
+        Not if all seats are taken, by whomever they wait for or by others as urgent; nor if it had
+        no memory for them last time, for nobody has ended since and nobody else has arrived.
         """
         waiting, builder = self._queues.waiting, self._builder
         if not waiting:
@@ -116,12 +116,11 @@ def is_plain_decode(scheduled: ScheduledReq, req: Req) -> bool:
     """Whether a row samples one token after one token, and nothing of it is needed on the host.
 
     What looks at the output so far (penalties, grammars, forbidden words) needs that token, and so
-    do log probabilities.
+    do log probabilities. The last token of a prompt counts: no score is asked of its row.
     """
     return (
         scheduled.sampling is not None
         and len(scheduled.token_ids) == ID_BYTES
-        and scheduled.scoring is None
         and not req.needs_output
         and req.spec.params.logprobs is None
     )

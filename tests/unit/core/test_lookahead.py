@@ -214,6 +214,21 @@ def test_an_abort_takes_effect_after_the_steps_in_flight() -> None:
     assert_all_free(rig)
 
 
+def test_no_step_is_ahead_of_one_that_copies() -> None:
+    rig = Rig(num_blocks=40)
+    decoding(rig, a=[1, 2, 3, 4, 5, 6])
+    rig.add("b", [1, 2, 3, 4, 5, 6], fork_of="a")
+
+    plan = rig.plan()
+
+    assert plan.copies
+    assert [row.extend_len for row in plan.reqs] == [1, 1]
+    assert rig.plan_ahead() is None
+    rig.land(plan)
+    rig.drain_ahead()
+    rig.assert_all_as_if_alone()
+
+
 def test_nobody_is_preempted_for_a_step_ahead() -> None:
     rig = Rig(num_blocks=8, block_size=2)
     rig.scheduler._builder.growth.tokens = 0
@@ -221,9 +236,10 @@ def test_nobody_is_preempted_for_a_step_ahead() -> None:
 
     while rig.scheduler.has_work:
         plan = rig.scheduler.in_flight or rig.plan()
-        before = rig.scheduler.stats().preemptions
-        rig.plan_ahead()
-        assert rig.scheduler.stats().preemptions == before
+        preemptions, free = rig.scheduler.stats().preemptions, rig.cache.pool.num_free
+        if rig.plan_ahead() is None:
+            assert rig.cache.pool.num_free == free, "blocks were taken for some, and not for all"
+        assert rig.scheduler.stats().preemptions == preemptions
         rig.land(plan)
 
     rig.assert_all_as_if_alone()
@@ -264,6 +280,7 @@ def test_a_full_pool_runs_ahead_until_somebody_ends() -> None:
         rig.step_ahead()
 
     assert rig.num_ahead - before >= 9
+    assert rig.scheduler._builder.num_when_full is None
     rig.assert_all_as_if_alone()
     assert_all_free(rig)
 
@@ -281,6 +298,34 @@ def test_whoever_is_more_urgent_than_somebody_running_is_not_kept_waiting() -> N
     assert rig.is_running("high")
     rig.drain_ahead()
     rig.assert_all_as_if_alone()
+
+
+def test_whoever_waits_for_a_prefix_above_somebody_running_is_due_when_it_is_there() -> None:
+    rig = Rig(num_blocks=60, block_size=1, max_num_seqs=2)
+    rig.add("earlier", [1, 2, 3, 4], max_tokens=1)
+    rig.step()
+    decoding(rig, low=[7, 8])
+    rig.add("leader", [1, 2, 3, 4, 5], max_tokens=9, priority=1)
+    rig.add("follower", [1, 2, 3, 4, 5, 6], max_tokens=2, priority=1)
+
+    plan = rig.plan()
+
+    assert {row.req_id: row.extend_len for row in plan.reqs} == {"low": 1, "leader": 1}
+    assert rig.plan_ahead() is None
+    rig.land(plan)
+    assert {row.req_id for row in rig.plan().reqs} == {"leader", "follower"}
+
+
+def test_steps_ahead_are_calm_steps_to_the_growth_reserve() -> None:
+    rig = Rig(num_blocks=100)
+    growth = rig.scheduler._builder.growth
+    growth.tokens = 256
+    rig.add("a", [1], max_tokens=200)
+
+    rig.drain_ahead()
+
+    assert rig.num_ahead > 190
+    assert growth.tokens == 64
 
 
 # -- what the step before does to the step ahead -----------------------------------------------
