@@ -236,16 +236,31 @@ def test_nobody_is_preempted_for_a_step_ahead() -> None:
 
     while rig.scheduler.has_work:
         plan = rig.scheduler.in_flight or rig.plan()
-        preemptions, free = rig.scheduler.stats().preemptions, rig.cache.pool.num_free
-        if rig.plan_ahead() is None:
-            assert rig.cache.pool.num_free == free, "blocks were taken for some, and not for all"
-        assert rig.scheduler.stats().preemptions == preemptions
+        before = rig.scheduler.stats().preemptions
+        rig.plan_ahead()
+        assert rig.scheduler.stats().preemptions == before
         rig.land(plan)
 
     rig.assert_all_as_if_alone()
     assert rig.num_ahead > 0
     assert rig.scheduler.stats().preemptions > 0
     assert_all_free(rig)
+
+
+def test_blocks_are_taken_for_all_that_are_ahead_or_for_none() -> None:
+    rig = Rig(num_blocks=5, block_size=2)
+    rig.scheduler._builder.growth.tokens = 0
+    for name in "ab":
+        rig.add(name, [ord(name), 2, 3], max_tokens=6)
+    rig.step()
+    plan = rig.plan()  # fills the two blocks of each; one is left
+
+    assert len(plan.reqs) == 2
+    assert rig.plan_ahead() is None
+    assert rig.cache.pool.num_free == 1
+    rig.land(plan)
+    rig.drain_ahead()
+    rig.assert_all_as_if_alone()
 
 
 # -- while others wait -------------------------------------------------------------------------
