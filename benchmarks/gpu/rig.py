@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarks.gpu.sizes import Sizes
-    from radixserve.attention.backend import AttentionBackend, LayerKV
+    from radixserve.attention.backend import AttentionBackend
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.models.decoder import CausalLM
     from radixserve.models.loader import LoadedModel
     from radixserve.runtime.forward import Forward

@@ -30,3 +30,7 @@ class Deadlines:
         while self._heap and self._heap[0][0] <= now:
             expired.append(heapq.heappop(self._heap))
         return expired
+
+    def has_expired(self, now: float) -> bool:
+        """Whether `take_expired` would return anything."""
+        return bool(self._heap) and self._heap[0][0] <= now

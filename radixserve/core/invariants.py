@@ -10,8 +10,12 @@
  6 Ages        last_access never grows from parent to child
  7 Tables      a running Req's table = its handle's path + its private blocks, and covers its
                computed tokens; the handle's path spells the Req's own tokens
- 8 In flight   no block that the running plan computes in, copies or swaps into is free; nobody
-               else copies or swaps into it; without a plan no copy and no swap-in is pending
+ 8 In flight   no block that a plan in flight computes in, copies or swaps into is free; nobody
+               else copies or swaps into it; without a plan no copy and no swap-in is pending.
+               A row computes in blocks that are its Req's own. Plans are computed in order: so
+               one made ahead may name blocks that were given back when the step before was
+               answered (what its void rows write to, duplicates that its rows read), for they are
+               written again by later plans only
  9 Answers     a Req is in exactly one of inbox, waiting, running, finished; finishing emits one
                output (the table in `req` and `Queues` make a second one impossible)
 10 Content     a cached block's KV was written by the tokens on its path, for its namespace. Only a
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from radixserve.core.node import Node
+    from radixserve.core.plan import ScheduledReq, StepPlan
     from radixserve.core.prefix_cache import Lease, PrefixCache
     from radixserve.core.radix_tree import RadixTree
     from radixserve.core.req import Req
@@ -188,9 +193,9 @@ def _check_req(req: Req, scheduler: Scheduler) -> None:
         return
     block_size = scheduler.cache.block_size
     covered = len(req.lease.table) * block_size
-    _require(
-        7, req.computed_len <= covered < req.total_len + block_size, lambda: f"{req!r}: {covered}"
-    )
+    under_way = 1 if scheduler.flights else 0  # the token that the step ahead computes on
+    most = req.total_len + under_way + block_size - 1
+    _require(7, req.computed_len <= covered <= most, lambda: f"{req!r}: {covered}")
     node = req.lease.handle.node if req.lease.handle else None
     while node is not None:
         start, end = node.end_len * ID_BYTES - len(node.key), node.end_len * ID_BYTES
@@ -202,11 +207,18 @@ def _check_req(req: Req, scheduler: Scheduler) -> None:
 
 
 def _check_in_flight(scheduler: Scheduler) -> None:
-    plan = scheduler.in_flight
-    if plan is None:
+    if not scheduler.flights:
         pins = [req for req in scheduler.queues if req.lease and req.lease.tail_pin]
         _require(8, not pins, lambda: f"no plan is in flight, but copies are pending for {pins}")
-        return
+    for place, flight in enumerate(scheduler.flights):
+        plan = flight.plan
+        if place > 0 or plan.follows is None:
+            _check_named_blocks(plan, scheduler)
+        for _, row, req in flight.live_rows():
+            _check_written_blocks(row, req, scheduler)
+
+
+def _check_named_blocks(plan: StepPlan, scheduler: Scheduler) -> None:
     named = {block for row in plan.reqs for block in unpack_ids(row.block_table)}
     named.update(block for copy in plan.copies for block in (copy.source, copy.target))
     swapped_in = [block for swap in plan.swap_ins for block in unpack_ids(swap.blocks)]
@@ -217,6 +229,15 @@ def _check_in_flight(scheduler: Scheduler) -> None:
     targets = [copy.target for copy in plan.copies] + swapped_in
     _require(8, sources.isdisjoint(targets), lambda: "a block is copied from and to in one step")
     _require(8, len(targets) == len(set(targets)), lambda: "two copies go to one block")
+
+
+def _check_written_blocks(row: ScheduledReq, req: Req, scheduler: Scheduler) -> None:
+    block_size = scheduler.cache.block_size
+    first, end = row.start // block_size, -(-(row.start + row.extend_len) // block_size)
+    written = unpack_ids(row.block_table)[first:end]
+    lease = req.lease
+    own = lease.table[max(first, lease.num_shared) : end].tolist() if lease else []
+    _require(8, written == own, lambda: f"{row} writes to {written}; {req!r} has {own}")
 
 
 def _check_swap_space(scheduler: Scheduler) -> None:

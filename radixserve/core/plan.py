@@ -3,7 +3,9 @@
     scheduler.schedule(now) -> StepPlan  ->  runner.execute(plan) -> StepResult
     scheduler.update(plan, result) -> list[ReqOutput]
 
-A runner keeps nothing about a Req between two steps: all that it needs is in the plan.
+A runner keeps nothing about a Req between two steps: all that it needs is in the plan. The one
+exception is a plan that was made ahead of the result of the step before: it takes that one's
+samples by their rows. Plans are computed in the order in which they were given out.
 
 What exists once a row is a named tuple: it is made in a third of the time of a frozen dataclass.
 """
@@ -119,7 +121,8 @@ class ScheduledReq(NamedTuple):
 
     req_id: ReqId
     token_ids: PackedIds
-    """The tokens to compute now: a prefill chunk, or the one token of a decode."""
+    """The tokens to compute now: a prefill chunk, or the one token of a decode; that one stands
+    as 0 where the row `takes` it."""
     start: int
     """Tokens whose KV is already valid in `block_table`; position of the first new token."""
     block_table: PackedIds
@@ -128,6 +131,8 @@ class ScheduledReq(NamedTuple):
     """None while more of the prompt is left to compute: no token is sampled then."""
     scoring: PromptScoring | None = None
     """What the caller wants to know of this chunk's prompt tokens."""
+    takes: int | None = None
+    """Row of the step that the plan `follows`: the one token to compute is what it samples."""
 
     @property
     def extend_len(self) -> int:
@@ -150,6 +155,9 @@ class StepPlan:
     """From the pool to host memory, for Reqs that were preempted."""
     swap_ins: tuple[BlockSwap, ...] = ()
     """From host memory to the pool, for Reqs that run again."""
+    follows: int | None = None
+    """The step, given out just before and perhaps still running, whose samples this one takes;
+    None if all its tokens are here. Such a plan is nothing but decodes that take their tokens."""
 
     @property
     def num_tokens(self) -> int:

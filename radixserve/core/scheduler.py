@@ -5,6 +5,8 @@
     result  = (somebody computes it)
     outputs = update(plan, result)        or fail(plan, why)
 
+With `schedule_ahead` a second plan may be given out before the first is answered: see `lookahead`.
+
 Tree, pool and queues change only inside `schedule`, `update` and `fail`. So there are no locks,
 and an abort cannot free a block that a kernel is writing.
 """
@@ -16,8 +18,10 @@ from typing import TYPE_CHECKING
 
 from radixserve.core.admission import never_fits
 from radixserve.core.deadlines import Deadlines
+from radixserve.core.flights import Flight, Flights
 from radixserve.core.fork_points import ForkPoints
 from radixserve.core.inbox import End, InboxEntry
+from radixserve.core.lookahead import Lookahead
 from radixserve.core.policies import make_policy
 from radixserve.core.queues import Queues
 from radixserve.core.req import Req, ReqSpec
@@ -78,11 +82,12 @@ class Scheduler:
             self.swap_space,
             self.fork_points,
         )
+        self._lookahead = Lookahead(self.queues, cache, self._builder, self.counters)
+        self.flights = Flights()
         self.inbox: deque[InboxEntry] = deque()
         self._live: set[ReqId] = set()
         self._inbox_tokens = 0
         self._deadlines = Deadlines()
-        self._in_flight: StepPlan | None = None
         self._pending: list[ReqOutput] = []
 
     def __repr__(self) -> str:
@@ -145,7 +150,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether `schedule` or `update` would have anything to do."""
-        return bool(self._live or self.inbox or self._pending)
+        return bool(self._live or self.inbox or self._pending or self.flights)
 
     @property
     def num_queued(self) -> int:
@@ -164,8 +169,8 @@ class Scheduler:
 
     @property
     def in_flight(self) -> StepPlan | None:
-        """The plan that has been given out and not been answered."""
-        return self._in_flight
+        """The plan that has been given out and is to be answered next."""
+        return self.flights.oldest.plan if self.flights.oldest else None
 
     # -- the step ------------------------------------------------------------------------------
 
@@ -178,13 +183,29 @@ class Scheduler:
         Raises:
             InvariantError: the last plan has not been answered (8).
         """
-        if self._in_flight is not None:
+        if self.flights:
             raise InvariantError(8, "schedule() before the running plan's update()")
         self.cache.tick(now)
         self._drain_inbox()
         self._expire(now)
-        self._in_flight = self._builder.build()
-        return self._in_flight
+        return self.flights.begin(self._builder.build(), self.queues.running)
+
+    def schedule_ahead(self, now: float) -> StepPlan | None:
+        """Decide the step after the one in flight before that one's result is known.
+
+        It is to be computed after that one, and answered after it. `schedule` may be called again
+        when both have been answered.
+
+        Returns: None where the result, or whatever waits to be done, may change what comes next.
+        Mutates: leases, tree and pool.
+        """
+        flight = self.flights.oldest
+        is_due = bool(self.inbox) or self._deadlines.has_expired(now)
+        if flight is None or len(self.flights) > 1 or is_due:
+            return None
+        self.cache.tick(now)
+        plan = self._lookahead.follow(flight)
+        return plan and self.flights.begin(plan, self.queues.running)
 
     def update(self, plan: StepPlan, result: StepResult) -> list[ReqOutput]:
         """Take in a step's result: append tokens, publish blocks, finish what is finished.
@@ -196,9 +217,7 @@ class Scheduler:
         """
         if result.step != plan.step or len(result.next_tokens) != len(plan.reqs):
             raise InvariantError(8, f"step {plan.step} is answered by {result!r}")
-        self._land(plan)
-        for row, scheduled in enumerate(plan.reqs):
-            req = self.queues.running[scheduled.req_id]
+        for row, scheduled, req in self._land(plan).live_rows():
             error = result.row_errors.get(row)
             if error is not None:
                 self._finish(req, FinishReason.ERROR, error=error)
@@ -213,9 +232,9 @@ class Scheduler:
         What they had published before this step stays; what this step may have half written is
         private and goes.
         """
-        self._land(plan)
-        self._forget_swap_outs(plan)
-        for req in self._carried_by(plan):
+        flight = self._land(plan)
+        self.swap_space.forget(plan.swap_outs, self.queues.waiting)
+        for req in flight.carried(self.queues.running.values()):
             self._finish(req, FinishReason.ERROR, error=why)
         return self._take_pending()
 
@@ -234,7 +253,7 @@ class Scheduler:
                 entry()
             elif (req := self.queues.find(entry.req_id)) is not None:
                 self._finish(req, entry.reason)
-            else:
+            elif entry.reason is not FinishReason.STOP:  # it may have ended with a step ahead
                 self.fork_points.forget(entry.req_id)
 
     def _arrive(self, spec: ReqSpec) -> None:
@@ -253,36 +272,15 @@ class Scheduler:
             if req is not None and req.spec.deadline == deadline:
                 self._finish(req, FinishReason.TIMEOUT)
 
-    def _land(self, plan: StepPlan) -> None:
+    def _land(self, plan: StepPlan) -> Flight:
         """The plan's copies have been made, or given up with their Reqs."""
-        if self._in_flight is not plan:
-            raise InvariantError(8, f"an answer to step {plan.step}, which is not in flight")
-        self._in_flight = None
+        flight = self.flights.land(plan)
         if plan.copies:
             for req in self.queues.running.values():
                 assert req.lease is not None
                 self.cache.copy_made(req.lease)
         self.swap_space.landed()
-
-    def _forget_swap_outs(self, plan: StepPlan) -> None:
-        """Nobody knows what of a failed plan's swap-outs was written: those Reqs recompute."""
-        if plan.swap_outs:
-            names = {swap.req_id for swap in plan.swap_outs}
-            for req in self.queues.waiting:
-                if req.req_id in names:
-                    self.swap_space.drop(req)
-
-    def _carried_by(self, plan: StepPlan) -> list[Req]:
-        """Reqs that a plan computes for, swaps in, or copies to (a first private block)."""
-        rows = {scheduled.req_id for scheduled in plan.reqs}
-        rows.update(swap.req_id for swap in plan.swap_ins)
-        targets = {copy.target for copy in plan.copies}
-        return [
-            req
-            for req in self.queues.running.values()
-            if req.req_id in rows
-            or (req.lease is not None and not targets.isdisjoint(req.lease.private_blocks))
-        ]
+        return flight
 
     def _publish(self, req: Req, computed_len: int) -> None:
         """Some more of a Req's KV has been written: publish the blocks that are full."""

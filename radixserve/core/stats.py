@@ -20,6 +20,8 @@ class Counters:
     """
 
     steps: int = 0
+    steps_ahead: int = 0
+    """Steps that were planned before the result of the one before was known."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -55,6 +57,7 @@ class SchedulerStats:
     host_blocks: int
     free_host_blocks: int
     steps: int
+    steps_ahead: int
 
     @property
     def kv_usage(self) -> float:
@@ -87,4 +90,5 @@ def take_stats(scheduler: Scheduler) -> SchedulerStats:
         host_blocks=space.pool.num_blocks,
         free_host_blocks=space.pool.num_free,
         steps=counters.steps,
+        steps_ahead=counters.steps_ahead,
     )

@@ -17,9 +17,7 @@ from radixserve.core.admission import (
     share_prefill_budget,
 )
 from radixserve.core.draft import Draft
-from radixserve.core.plan import (
-    StepPlan,
-)
+from radixserve.core.plan import StepPlan
 from radixserve.core.preemption import choose_victim, queue_order
 from radixserve.core.preemptor import Preemptor
 from radixserve.core.req import Req, ReqState
@@ -73,12 +71,15 @@ class StepBuilder:
     ) -> None:
         self._queues = queues
         self._cache = cache
-        self._config = config
-        self._policy = policy
+        self.config = config
+        self.policy = policy
         self._counters = counters
         self._service = service
         self._fork_points = fork_points
-        self._growth = GrowthReserve()
+        self.growth = GrowthReserve()
+        self.num_when_full: int | None = None
+        """Running Reqs, if all that wait were too much for the memory beside them in the last step
+        built."""
         self._preemptor = Preemptor(cache, space, config.preemption_mode, counters)
         self._chunk_len = config.prefill_chunk_len or config.max_num_batched_tokens
 
@@ -88,11 +89,12 @@ class StepBuilder:
         Mutates: queues, cache, counters.
         """
         draft = Draft()
+        self.num_when_full = None
         self._schedule_decodes(draft)
         if not draft.has_preempted:
             self._admit(draft)
         self._schedule_prefills(draft)
-        self._growth.step_passed(has_preempted=draft.has_preempted)
+        self.growth.step_passed(has_preempted=draft.has_preempted)
         return self._seal(draft)
 
     # -- decodes -------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ class StepBuilder:
     def _schedule_decodes(self, draft: Draft) -> None:
         """Every Req that decodes gets its tokens; when blocks run out, somebody gives way."""
         decoding = [req for req in self._queues.running.values() if req.is_decoding]
-        spare = self._config.max_num_batched_tokens - len(decoding)
+        spare = self.config.max_num_batched_tokens - len(decoding)
         for req in decoding:
             if req.state is ReqState.RUNNING:
                 self._make_room(req, draft)
@@ -138,12 +140,15 @@ class StepBuilder:
     def _admit(self, draft: Draft) -> None:
         """Move Reqs from the queue into the step, in the policy's order, while there is room."""
         prefilling = self._prefilling(draft)
-        if self._policy.honours_priority:
+        if self.policy.honours_priority:
             self._admit_over_lower(draft, prefilling)
         passed_over: set[Req] = set()
         while self._has_seat(draft, prefilling):
             req = self._next_candidate(draft, prefilling, passed_over)
-            if req is None or not self._try_admit(req, draft):
+            if req is None:
+                return
+            if not self._try_admit(req, draft):
+                self.num_when_full = None if passed_over else len(self._queues.running)
                 return
             prefilling.append(req)
 
@@ -172,7 +177,7 @@ class StepBuilder:
                 return
             if self._follows(urgent, prefilling, draft):
                 return
-            has_seat = len(running) < self._config.max_num_seqs
+            has_seat = len(running) < self.config.max_num_seqs
             if has_seat and self._try_admit(urgent, draft):
                 prefilling.append(urgent)
                 continue
@@ -187,16 +192,16 @@ class StepBuilder:
         for req in waiting.resuming:
             if urgent is not None and req.spec.priority == urgent.spec.priority:
                 yield req
-        yield from self._policy.candidates(waiting, self)
+        yield from self.policy.candidates(waiting, self)
 
     def _has_seat(self, draft: Draft, prefilling: list[Req]) -> bool:
-        if not self._queues.waiting or len(self._queues.running) >= self._config.max_num_seqs:
+        if not self._queues.waiting or len(self._queues.running) >= self.config.max_num_seqs:
             return False
         remaining = [req.remaining_len for req in prefilling]
         return has_room_for_prompt(remaining, self._prompt_budget(draft), self._chunk_len)
 
     def _prompt_budget(self, draft: Draft) -> int:
-        return self._config.max_num_batched_tokens - sum(draft.shares.values())
+        return self.config.max_num_batched_tokens - sum(draft.shares.values())
 
     def cached_len(self, req: Req) -> int:
         """Tokens of a Req that the tree holds now. Part of `QueueView`."""
@@ -266,7 +271,7 @@ class StepBuilder:
         req.leader = None
         req.match_memo = None
         draft.admitted.add(req)
-        self._policy.admitted(req)
+        self.policy.admitted(req)
         self._count_admission(req)
         return True
 
@@ -281,7 +286,7 @@ class StepBuilder:
     def reserve_blocks(self) -> int:
         """Blocks that the running Reqs will want soon; a lone newcomer may have them all."""
         running = self._queues.running
-        growth = self._growth.tokens
+        growth = self.growth.tokens
         return growth_blocks(running.values(), self._cache.block_size, growth) if running else 0
 
     def _private_tail(self, req: Req, match: PrefixMatch, draft: Draft) -> PrivateTail | None:

@@ -31,6 +31,8 @@ from radixserve.errors import InvariantError
 from radixserve.types import BlockId, pack_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from radixserve.core.plan import TransferCosts
     from radixserve.core.prefix_match import PrefixMatch
     from radixserve.core.req import Req
@@ -126,6 +128,17 @@ class SwapSpace:
         if req.swapped is not None:
             self.pool.free(req.swapped.host_blocks)
             req.swapped = None
+
+    def forget(self, swap_outs: Iterable[BlockSwap], waiting: Iterable[Req]) -> None:
+        """Drop what a failed plan was to save: nobody knows what of it was written.
+
+        Args:
+            waiting: Among them are its Reqs, which recompute.
+        """
+        names = {swap.req_id for swap in swap_outs}
+        for req in waiting if names else ():
+            if req.req_id in names:
+                self.drop(req)
 
     def landed(self) -> None:
         """The running plan's swap-ins have been made, or given up with their Reqs."""

@@ -5,6 +5,10 @@
     result = compute(plan)  the only slow part; sees nothing but the plan
     events = land(plan, result)
 
+On a device that works by itself `schedule` also plans the step after that one, where that can be,
+and `compute` launches both before it waits for the first. The next `schedule` then returns the
+second, which is under way, and plans the third.
+
 `step()` does the last three in a row. The asyncio driver runs `compute` in a worker thread.
 """
 
@@ -20,6 +24,7 @@ from radixserve.engine.grammars import Grammars
 from radixserve.engine.live_requests import LiveRequests
 from radixserve.engine.metrics import EngineMetrics
 from radixserve.engine.output import OutputText
+from radixserve.engine.pipeline import StepPipeline
 from radixserve.engine.queue_limit import QueueLimit, StepRate, retry_after_s
 from radixserve.engine.validation import (
     check_grammar,
@@ -34,6 +39,7 @@ from radixserve.errors import (
     PromptTooLongError,
     QueueFullError,
 )
+from radixserve.runtime.launch import ImmediateLauncher
 from radixserve.types import FinishReason, Namespace, ReqId, pack_ids
 
 if TYPE_CHECKING:
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from radixserve.engine.kv_events import KVEventPublisher
     from radixserve.engine.live_requests import StepEvent
     from radixserve.engine.request import GenerateRequest
+    from radixserve.runtime.launch import StepLauncher
     from radixserve.runtime.step_runner import StepRunner
     from radixserve.runtime.step_times import StepTimes
     from radixserve.text.chat_template import ChatTemplate
@@ -68,6 +75,7 @@ class EngineCore:
         queue_limit: How much may wait.
         seed: Seeds the requests that bring none; None takes the system's entropy.
         clock: Seconds; only differences matter.
+        launcher: Begins the runner's steps; one after the other, with nothing ahead, when None.
     """
 
     def __init__(  # noqa: PLR0913  the composition of everything below
@@ -82,6 +90,7 @@ class EngineCore:
         queue_limit: QueueLimit,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        launcher: StepLauncher | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.tokenizer = tokenizer
@@ -97,6 +106,7 @@ class EngineCore:
             kernel_seconds=runner.kernel_seconds,
         )
         self._runner = runner
+        self._pipeline = StepPipeline(launcher or ImmediateLauncher(runner))
         self.eos_token_ids = eos_token_ids
         self._queue_limit = queue_limit
         self._rate = StepRate()
@@ -197,7 +207,7 @@ class EngineCore:
         return spec.req_id
 
     def end(self, req_id: ReqId) -> None:
-        """Give a request up; it is gone after the step that runs now. Unknown names are ignored."""
+        """Give a request up; it is gone after the steps in flight. Unknown names are ignored."""
         self.scheduler.abort(req_id)
 
     def forget(self, req_id: ReqId, *, is_end: bool = False) -> None:
@@ -209,11 +219,21 @@ class EngineCore:
     # -- the step ------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan:
-        """Plan the next step."""
+        """Return the step that is to be answered next: planned now, or under way already.
+
+        Mutates: the step after it is planned too, where the launcher and the scheduler allow it.
+        """
         self.times.lap("between")
         self._scheduled_at = self._clock()
-        plan = self.scheduler.schedule(self._scheduled_at)
-        self._live.note_starts(plan, self._scheduled_at)
+        plan = self.scheduler.in_flight
+        if plan is None or plan.follows is None:
+            plan = self.scheduler.schedule(self._scheduled_at)
+            self._live.note_starts(plan, self._scheduled_at)
+            self._pipeline.put(plan)
+        if self._pipeline.can_run_ahead:
+            ahead = self.scheduler.schedule_ahead(self._scheduled_at)
+            if ahead is not None:
+                self._pipeline.put(ahead)
         self._publish()
         self.times.lap("schedule")
         return plan
@@ -221,10 +241,14 @@ class EngineCore:
     def compute(self, plan: StepPlan) -> StepResult:
         """Run a plan's forward pass. The only part that may run in another thread.
 
+        Args:
+            plan: What `schedule` returned last.
         Raises:
             BackendError: it failed.
         """
-        return self._runner.execute(plan)
+        result = self._pipeline.result()
+        assert result.step == plan.step
+        return result
 
     def land(self, plan: StepPlan, result: StepResult | BackendError) -> list[StepEvent]:
         """Take in a step's result, or why there is none.
@@ -250,7 +274,8 @@ class EngineCore:
     def step(self) -> list[StepEvent]:
         """Plan, compute and land one step.
 
-        Whatever else ends the forward pass ends the plan's requests too, and is raised.
+        Whatever else ends the forward pass ends the requests of all plans in flight too, and is
+        raised.
         """
         self.times.skip()  # what the caller did since the last step is no part of this one
         plan = self.schedule()
@@ -259,7 +284,9 @@ class EngineCore:
         except BackendError as failure:
             result = failure
         except BaseException:  # most likely an interrupt from the keyboard
-            self.land(plan, BackendError("the step was interrupted"))
+            self._pipeline.clear()
+            while (given_up := self.scheduler.in_flight) is not None:
+                self.land(given_up, BackendError("the step was interrupted"))
             raise
         return self.land(plan, result)
 

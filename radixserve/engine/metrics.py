@@ -44,6 +44,7 @@ _COUNTERS = {
     "swapped_in_blocks": ("swapped_in_blocks", "Blocks copied back from host memory"),
     "recomputed_tokens": ("recomputed_tokens", "Tokens computed again after a preemption"),
     "steps": ("steps", "Forward passes planned"),
+    "steps_ahead": ("steps_ahead", "Forward passes planned before the result of the one before"),
 }
 """Name of a metric -> name in the stats, what it is."""
 _GAUGES = {

@@ -198,12 +198,15 @@ class Engine:
         return num_done
 
     def _give_up(self, names: Iterable[ReqId]) -> None:
-        """End those that still hold blocks: a stop string's match is one step ahead of its end."""
-        live = self.core.scheduler.live_ids.intersection(names)
-        for name in live:
+        """End those that still hold blocks: a stop string's match is ahead of its Req's end.
+
+        If nobody else is left, land what is still in flight too.
+        """
+        scheduler, mine = self.core.scheduler, set(names)
+        for name in mine & scheduler.live_ids:
             self.core.end(name)
-        if live:
-            self._kept += [event for event in self.core.step() if event.req_id not in live]
+        while mine & scheduler.live_ids or (scheduler.in_flight and not scheduler.live_ids):
+            self._kept += [event for event in self.core.step() if event.req_id not in mine]
 
 
 def _raise_failure(event: StepEvent) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from radixserve.config import SchedulerConfig
@@ -18,7 +19,7 @@ from tests.kit.truth import continuation, prompt_scores
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from radixserve.core.plan import ReqOutput, StepPlan, TransferCosts
+    from radixserve.core.plan import ReqOutput, StepPlan, StepResult, TransferCosts
     from radixserve.core.req import Req
     from radixserve.types import TokenLogprob
 
@@ -108,6 +109,10 @@ class Rig:
         self.tokens: defaultdict[str, list[int]] = defaultdict(list)
         self.scores: defaultdict[str, list[TokenLogprob]] = defaultdict(list)
         self.finals: dict[str, ReqOutput] = {}
+        self.num_ahead = 0
+        """Steps taken ahead."""
+        self._computed: dict[int, StepResult] = {}
+        """Results of plans in flight that were computed before their landing."""
         self.now = 0.0
 
     def add(self, req_id: str, prompt: Iterable[int], **fields: Any) -> None:
@@ -122,14 +127,31 @@ class Rig:
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         return plan
 
+    def plan_ahead(self) -> StepPlan | None:
+        """Schedule the step after the one in flight, if that can be, and compute both in order."""
+        running = self.scheduler.in_flight
+        plan = self.scheduler.schedule_ahead(self.now)
+        check(self.scheduler)
+        if plan is None:
+            return None
+        assert running is not None
+        assert plan.num_tokens <= self.config.max_num_batched_tokens
+        if running.step not in self._computed:
+            self._computed[running.step] = self.runner.execute(running)
+        self._computed[plan.step] = self.runner.execute(plan)
+        self.num_ahead += 1
+        return plan
+
     def land(self, plan: StepPlan, row_errors: Mapping[int, str] | None = None) -> None:
-        """Compute a plan, take in its result and check."""
-        result = self.runner.execute(plan, row_errors)
+        """Compute a plan, unless that has been done, take in its result and check."""
+        result = self._computed.pop(plan.step, None) or self.runner.execute(plan)
+        result = replace(result, row_errors=row_errors or {})
         self.collect(self.scheduler.update(plan, result))
         check(self.scheduler)
 
     def fail(self, plan: StepPlan) -> None:
         """Take in that a plan could not be computed, and check."""
+        self._computed.pop(plan.step, None)
         self.collect(self.scheduler.fail(plan, "the device is gone"))
         check(self.scheduler)
 
@@ -164,6 +186,25 @@ class Rig:
         self.land(plan)
         self.now += 1.0
         return plan
+
+    def step_ahead(self) -> StepPlan | None:
+        """Take in the oldest step, a new one if there is none, with another ahead if that can be.
+
+        Returns: the step ahead.
+        """
+        plan = self.scheduler.in_flight or self.plan()
+        ahead = self.plan_ahead()
+        self.land(plan)
+        self.now += 1.0
+        return ahead
+
+    def drain_ahead(self, max_steps: int = 5000) -> None:
+        """Step until nothing is left to do, ahead wherever that can be."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            self.step_ahead()
+        raise AssertionError(f"not idle after {max_steps} steps: {self.scheduler!r}")
 
     def drain(self, max_steps: int = 5000) -> int:
         """Step until nothing is left to do; return how many steps that took."""

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from radixserve.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from radixserve.core.invariants import check
+from radixserve.engine.pipeline import StepPipeline
 from radixserve.engine.request import GenerateRequest
+from radixserve.runtime.launch import OrderedLauncher
 from radixserve.types import SamplingParams
 from tests.kit.likelihood import next_token_logits
 
@@ -60,6 +62,11 @@ def ask(prompt_ids: Sequence[int], *, max_tokens: int = 8, **fields: Any) -> Gen
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
     defaults: dict[str, Any] = {"prompt_ids": prompt_ids, "params": params, "ignore_eos": True}
     return GenerateRequest(**(defaults | fields))
+
+
+def run_ahead(core: EngineCore) -> None:
+    """Let an engine that has not begun run a step ahead, as on a device that works by itself."""
+    core._pipeline = StepPipeline(OrderedLauncher(core._runner))
 
 
 def assert_idle(core: EngineCore) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from radixserve.core.plan import StepResult
-from radixserve.types import Namespace, TokenLogprob, unpack_ids
+from radixserve.types import Namespace, TokenLogprob, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,6 +130,9 @@ class FakeRunner:
         """(block, offset) -> the prefix whose last token's KV is there."""
         self.host_slots: dict[tuple[int, int], Prefix] = {}
         """The same for blocks of the swap space."""
+        self._last_step = 0
+        self._last_tokens: dict[int, TokenId] = {}
+        """What each row of the last step sampled."""
         self._namespace_of = namespace_of
         self._roots: dict[Namespace, Prefix] = {}
 
@@ -137,12 +140,15 @@ class FakeRunner:
         """Swap, make the copies, compute every row, and say what follows and how likely it was."""
         self._swap(plan)
         self._copy(plan)
-        rows = [self._compute(row) for row in plan.reqs]
+        assert plan.follows in (None, self._last_step), f"step {plan.step} is out of order"
+        rows = [self._compute(self._known(row)) for row in plan.reqs]
         drawn = {
             at: self._drawn(prefixes[-1].digest)
             for at, (row, prefixes) in enumerate(zip(plan.reqs, rows, strict=True))
             if row.sampling is not None
         }
+        self._last_step = plan.step
+        self._last_tokens = {at: tokens[0] for at, tokens in drawn.items()}
         return StepResult(
             plan.step,
             tuple(drawn[at][0] if at in drawn else None for at in range(len(rows))),
@@ -199,6 +205,13 @@ class FakeRunner:
         for slot, prefix in read.items():
             assert prefix is not None, f"step {plan.step} copies a slot that was never written"
             self.slots[slot] = prefix
+
+    def _known(self, row: ScheduledReq) -> ScheduledReq:
+        """The row with the token in it that it takes from the step before."""
+        if row.takes is None:
+            return row
+        assert unpack_ids(row.token_ids) == [0]
+        return row._replace(token_ids=pack_ids([self._last_tokens[row.takes]]))
 
     def _compute(self, row: ScheduledReq) -> list[Prefix]:
         """Write a row's KV; return the prefix that each of its tokens ends."""

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from benchmarks.gpu.budget import Section
     from benchmarks.gpu.rig import Rig
-    from radixserve.attention.backend import AttentionBackend, LayerKV
+    from radixserve.attention.backend import AttentionBackend
+    from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata
 
 RIG = DryRig(SMALL, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
@@ -288,10 +288,18 @@ def a_req_is_locked_to_other_tokens(rig: Rig) -> None:
     rig.req("a").tokens[0] = 99
 
 
+def replace_plan(rig: Rig, **changes: Any) -> None:
+    """Put a plan with these changes in flight."""
+    rig.plan()
+    [flight] = rig.scheduler.flights
+    changed = flight._replace(plan=replace(flight.plan, **changes))
+    rig.scheduler.flights._flights[0] = changed
+
+
 def give_out(rig: Rig, *copies: tuple[int, int]) -> None:
     """Put a plan with these copies in flight."""
     made = tuple(BlockCopy(BlockId(source), BlockId(target), 1) for source, target in copies)
-    rig.scheduler._in_flight = replace(rig.plan(), copies=made)
+    replace_plan(rig, copies=made)
 
 
 @breaks(8)
@@ -403,7 +411,7 @@ def give_out_swaps(rig: Rig, outs: dict[str, int], ins: dict[str, int]) -> None:
         items = host_blocks.items()
         return tuple(BlockSwap(ReqId(name), own, pack_ids([block])) for name, block in items)
 
-    rig.scheduler._in_flight = replace(rig.plan(), swap_outs=swaps(outs), swap_ins=swaps(ins))
+    replace_plan(rig, swap_outs=swaps(outs), swap_ins=swaps(ins))
 
 
 @breaks(11)

@@ -90,8 +90,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.host_pool = FaultyPool(host_blocks)
         self.rig.space.pool = self.host_pool
+        self.forces = max_forced > 0
         self.seats, self.tokens_a_step, self.growth = seats, seats + spare_tokens, growth
-        self.in_flight: StepPlan | None = None
         self.cached_len: dict[str, int] = {}
         self.asked_to_end: set[str] = set()
         self.failed: set[str] = set()
@@ -258,18 +258,23 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # -- steps ---------------------------------------------------------------------------------
 
+    @property
+    def in_flight(self) -> StepPlan | None:
+        """The plan to be answered next, if any."""
+        return self.rig.scheduler.in_flight
+
     @precondition(lambda self: self.in_flight is None)
     @rule(fails_at=st.sampled_from([0, 0, 0, 1, 2, 3]), swap_fails=st.sampled_from([0, 0, 1, 2]))
     def schedule(self, fails_at: int, swap_fails: int = 0) -> None:
         # Admission that leaves no room for growth is what makes preemptions.
-        self.rig.scheduler._builder._growth.tokens = self.growth
+        self.rig.scheduler._builder.growth.tokens = self.growth
         failures = self.pool.num_failures
         if swap_fails:
             self.host_pool.arm(swap_fails)
         if fails_at:
             self.pool.arm(fails_at)
         try:
-            self.in_flight = self.rig.plan()
+            self.check_plan(self.rig.plan())
         except InvariantError as error:
             # Alone, with the whole pool behind it, a Req can fail to get a block only on purpose.
             if error.number != 2 or self.pool.num_failures == failures:
@@ -282,8 +287,34 @@ class SchedulerMachine(RuleBasedStateMachine):
             if swap_fails:
                 self.host_pool.disarm()
         self.rig.now += 1.0
-        if self.in_flight is not None:
-            self.check_plan(self.in_flight)
+
+    @precondition(lambda self: self.in_flight is not None)
+    @rule(fails_at=st.sampled_from([0, 0, 0, 1, 2]))
+    def look_ahead(self, fails_at: int = 0) -> None:
+        """Plan the next step without this one's result; a runner that forces tokens cannot."""
+        if self.forces:
+            return
+        if fails_at:
+            self.pool.arm(fails_at)
+        plan = self.rig.plan_ahead()
+        if fails_at:
+            self.pool.disarm()
+        self.rig.now += 0.5
+        if plan is not None:
+            self.check_plan_ahead(plan)
+
+    def check_plan_ahead(self, plan: StepPlan) -> None:
+        """Each row goes on after the row whose token it takes."""
+        before, _ = (flight.plan for flight in self.rig.scheduler.flights)
+        assert plan.follows == before.step == plan.step - 1
+        assert len({row.takes for row in plan.reqs}) == len(plan.reqs) > 0
+        for row in plan.reqs:
+            assert row.takes is not None
+            assert row.sampling is not None
+            taken = before.reqs[row.takes]
+            assert taken.sampling is not None
+            assert (row.req_id, row.start) == (taken.req_id, taken.start + taken.extend_len)
+            assert row.sampling.output_len == taken.sampling.output_len + 1
 
     @precondition(lambda self: self.in_flight is None and self.rig.scheduler.has_work)
     @rule(number=st.integers(1, 12))
@@ -291,6 +322,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Several steps in which nothing special happens: without them, few requests would end."""
         for _ in range(number):
             self.schedule(0)
+            self.land()
+
+    @precondition(lambda self: self.rig.scheduler.has_work)
+    @rule(number=st.integers(1, 20))
+    def go_ahead(self, number: int) -> None:
+        """The same with a step ahead wherever that can be; one may be left in flight."""
+        for _ in range(number):
+            if self.in_flight is None:
+                self.schedule(0)
+            self.look_ahead()
             self.land()
 
     @precondition(lambda self: self.in_flight is None and self.rig.scheduler.has_work)
@@ -321,28 +362,27 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight is not None)
     @rule()
     def land(self) -> None:
-        plan, self.in_flight = self.in_flight, None
+        plan = self.in_flight
         assert plan is not None
         self.rig.land(plan)
 
     @precondition(lambda self: self.in_flight is not None)
     @rule(pick=PICK)
     def land_with_a_bad_row(self, pick: int) -> None:
-        plan, self.in_flight = self.in_flight, None
-        assert plan is not None
-        if not plan.reqs:
-            self.rig.land(plan)
-            return
-        row = pick % len(plan.reqs)
-        self.failed.add(plan.reqs[row].req_id)
-        self.rig.land(plan, {row: "not a number"})
+        flight = self.rig.scheduler.flights.oldest
+        assert flight is not None
+        live = {row: req.req_id for row, _, req in flight.live_rows()}
+        row = pick % max(1, len(flight.reqs))
+        self.failed |= {live[row]} if row in live else set()
+        self.rig.land(flight.plan, {row: "not a number"})
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()
     def fail(self) -> None:
-        plan, self.in_flight = self.in_flight, None
-        assert plan is not None
-        carried = {row.req_id for row in plan.reqs}
+        flight = self.rig.scheduler.flights.oldest
+        assert flight is not None
+        plan = flight.plan
+        carried = {req.req_id for _, _, req in flight.live_rows()}
         before = set(self.rig.finals)
         self.failed |= carried
         self.rig.fail(plan)
@@ -369,7 +409,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "rig"):
             return
-        if self.in_flight is not None:
+        while self.in_flight is not None:
             self.land()
         self.rig.drain(max_steps=5000)
         for kept in self.kept_names:
