@@ -15,6 +15,7 @@ struct LinearOp final : Op {
     return epilogue == Epilogue::swiglu ? "linear_swiglu" : "linear";
   }
 
+  std::span<const std::byte> reads() const override { return weights->memory(); }
   void run(int64_t rows) override {
     multiply(*weights, epilogue, x.as<const float>(), x.strides[0], out.as<float>(),
              out.strides[0], rows);

@@ -9,7 +9,9 @@
 // through memory in order, whatever the vector's width.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "huge_buffer.h"
@@ -37,6 +39,8 @@ class PackedLinear {
   DType dtype() const { return dtype_; }
 
   const void* panels() const { return data_.data(); }
+  // All panels.
+  std::span<const std::byte> memory() const { return {data_.data(), data_.num_bytes()}; }
   // One an output, padded to whole panels; nullptr where there are none.
   const float* scales() const { return scales_.empty() ? nullptr : scales_.data(); }
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }

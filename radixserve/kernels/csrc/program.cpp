@@ -5,7 +5,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "threads.h"
+
 namespace rs {
+namespace {
+
+// As much as the second-level caches hold beside what is being worked on.
+constexpr int64_t kMostWished = 256 << 10;
+
+}  // namespace
 
 void Program::add(std::unique_ptr<Op> op, int64_t capacity) {
   const std::lock_guard lock(running_);
@@ -30,7 +38,10 @@ void Program::run(int64_t rows) {
     throw std::invalid_argument("run: rows must be 0 to " + std::to_string(capacity_) + ", got " +
                                 std::to_string(rows));
   auto begin = Clock::now();
-  for (const Entry& entry : ops_) {
+  wish_for_next(0);
+  for (size_t place = 0; place < ops_.size(); ++place) {
+    const Entry& entry = ops_[place];
+    if (!entry.op->reads().empty()) wish_for_next(place + 1);
     entry.op->run(rows);
     const auto end = Clock::now();
     entry.account->nanoseconds.fetch_add(
@@ -38,6 +49,14 @@ void Program::run(int64_t rows) {
         std::memory_order_relaxed);
     begin = end;
   }
+}
+
+// While small operations pass, and at the end of large ones, memory would be idle otherwise.
+void Program::wish_for_next(size_t place) const {
+  while (place < ops_.size() && ops_[place].op->reads().empty()) ++place;
+  if (place == ops_.size()) return wish_for(nullptr, 0);
+  const std::span<const std::byte> next = ops_[place].op->reads();
+  wish_for(next.data(), std::min(kMostWished, static_cast<int64_t>(next.size())));
 }
 
 std::vector<std::pair<std::string, double>> Program::seconds() const {

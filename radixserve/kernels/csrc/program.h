@@ -2,10 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +21,8 @@ struct Op {
   virtual void run(int64_t rows) = 0;
   // What it is called where time is accounted for.
   virtual const char* name() const = 0;
+  // The memory that it reads from its beginning on, whatever it is run with.
+  virtual std::span<const std::byte> reads() const { return {}; }
 };
 
 class Program {
@@ -43,6 +47,7 @@ class Program {
     Account* account;
   };
   Account* account_of(const char* name);
+  void wish_for_next(size_t place) const;
 
   std::vector<Entry> ops_;
   std::deque<Account> accounts_;

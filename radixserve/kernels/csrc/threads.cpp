@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <stdexcept>
@@ -27,13 +28,28 @@ inline void pause() {
 #endif
 }
 
+// What `wish_for` was told. Both move without a lock: a thread that sees one without the other asks
+// for a few lines in vain, and asking for memory that is not there does no harm.
+alignas(64) std::atomic<uintptr_t> g_wished{0};
+std::atomic<uintptr_t> g_wished_end{0};
+
+// Asks for a little more of it, or rests.
+inline void wait_usefully() {
+  constexpr uintptr_t kStep = 512, kLine = 64;
+  if (g_wished.load(std::memory_order_relaxed) >= g_wished_end.load(std::memory_order_relaxed))
+    return pause();
+  const uintptr_t begin = g_wished.fetch_add(kStep, std::memory_order_relaxed);
+  for (uintptr_t line = begin; line < begin + kStep; line += kLine)
+    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);
+}
+
 // Returns when `value` is not `seen` any more.
 void await_change(const std::atomic<uint32_t>& value, uint32_t seen) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < 32; ++i) {
       if (value.load(std::memory_order_acquire) != seen) return;
-      pause();
+      wait_usefully();
     }
   } while (std::chrono::steady_clock::now() < deadline);
   value.wait(seen, std::memory_order_acquire);
@@ -195,6 +211,12 @@ void set_num_threads(int n) {
 }
 
 int num_threads() { return pool().size(); }
+
+void wish_for(const void* memory, int64_t num_bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(memory);
+  g_wished_end.store(begin + static_cast<uintptr_t>(num_bytes), std::memory_order_relaxed);
+  g_wished.store(begin, std::memory_order_relaxed);
+}
 
 int thread_index() { return t_index; }
 

@@ -33,4 +33,9 @@ void parallel_for(int64_t num_tasks, Fn&& fn) {
       const_cast<void*>(static_cast<const void*>(std::addressof(fn))));
 }
 
+// Memory that will be read next. While they have nothing else to do, threads ask for it line by line,
+// so that it is on its way when the work that reads it begins. Replaces what was wished for before;
+// a hint, which costs nothing if it is wrong.
+void wish_for(const void* memory, int64_t num_bytes);
+
 }  // namespace rs
