@@ -11,7 +11,7 @@ from radixserve.attention.layer_kv import allocate_layers
 from radixserve.errors import ConfigError, InvariantError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -120,27 +120,19 @@ class KVCache:
     def copy_blocks(self, copies: Sequence[BlockCopy]) -> None:
         """Copy the first tokens of some blocks to others, in every layer.
 
-        Mutates: the first `num_tokens` slots of each target.
-        Complexity: O(copied tokens * layers).
+        Whole blocks are copied, each in one run of memory: nobody reads a token of a target's that
+        was not copied before it has been written.
+
+        Mutates: the targets; what is behind the first `num_tokens` of each means nothing.
+        Complexity: O(copies * layers).
         """
-        for num_tokens, *ends in _by_length(copies):
-            source, target = (end.to(self.device, non_blocking=True) for end in ends)
-            for layer in self.layers:
-                if num_tokens == self.block_size:
-                    for blocks in layer.blocks:
-                        blocks.index_copy_(0, target, blocks.index_select(0, source))
-                else:
-                    for tensor in layer.tensors:
-                        tokens = tensor[:, :num_tokens]
-                        tokens[target] = tokens[source]
-
-
-def _by_length(copies: Sequence[BlockCopy]) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Yield (tokens, sources, targets) of the copies of each length."""
-    for length in sorted({copy.num_tokens for copy in copies}):
-        alike = [copy for copy in copies if copy.num_tokens == length]
-        pairs = torch.tensor([(copy.source, copy.target) for copy in alike])
-        yield length, pairs[:, 0], pairs[:, 1]
+        if not copies:
+            return
+        pairs = torch.tensor([(copy.source, copy.target) for copy in copies])
+        source, target = pairs.T.contiguous().to(self.device, non_blocking=True)
+        for layer in self.layers:
+            for blocks in layer.blocks:
+                blocks.index_copy_(0, target, blocks.index_select(0, source))
 
 
 def _zeros_on(device: torch.device) -> Callable[[int], Tensor] | None:

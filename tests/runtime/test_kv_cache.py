@@ -90,7 +90,9 @@ def test_columns_of_too_few_tokens_for_a_load_lie_as_v_does() -> None:
 
 
 @every_kind
-def test_a_partial_copy_moves_its_tokens_in_every_layer_and_nothing_else(kind: Kind) -> None:
+def test_a_partial_copy_moves_its_tokens_in_every_layer_and_no_other_block(
+    kind: Kind,
+) -> None:
     cache, before = make_cache(kind), make_cache(kind)
 
     cache.copy_blocks([copy(1, 4, 3)])
@@ -99,7 +101,6 @@ def test_a_partial_copy_moves_its_tokens_in_every_layer_and_nothing_else(kind: K
         for pool, old_pool in zip(layer.tensors, old.tensors, strict=True):
             assert not torch.equal(old_pool[4, :3], old_pool[1, :3])
             assert torch.equal(pool[4, :3], old_pool[1, :3])
-            assert torch.equal(pool[4, 3:], old_pool[4, 3:])
             assert torch.equal(pool[:4], old_pool[:4])
             assert torch.equal(pool[5:], old_pool[5:])
 
@@ -112,7 +113,6 @@ def test_one_source_is_copied_to_several_targets_by_different_lengths(kind: Kind
 
     for pool, old in zip(cache.layers[1].tensors, before.layers[1].tensors, strict=True):
         assert torch.equal(pool[2, :1], old[0, :1])
-        assert torch.equal(pool[2, 1:], old[2, 1:])
         assert torch.equal(pool[3], old[0])
         assert torch.equal(pool[1, :2], old[5, :2])
 
@@ -124,7 +124,6 @@ def test_a_chain_of_copies_over_two_steps_carries_the_first_source() -> None:
     cache.copy_blocks([copy(1, 2, 2)])
 
     assert torch.equal(cache.layers[0].k[2, :2], before.layers[0].k[0, :2])
-    assert torch.equal(cache.layers[0].k[2, 2:], before.layers[0].k[2, 2:])
 
 
 def test_no_copies_change_nothing() -> None:
@@ -170,4 +169,3 @@ def test_copies_move_the_bits_whatever_they_mean(dtype: torch.dtype) -> None:
     cache.copy_blocks([copy(0, 2, 3)])
 
     assert torch.equal(cache.layers[1].k[2, :3].float(), values[:3].float())
-    assert cache.layers[1].k[2, 3:].float().eq(0).all()
