@@ -300,7 +300,7 @@ def test_output_must_not_be_read_while_it_is_written() -> None:
         (torch.zeros(2, 3).T, "innermost dimension must be contiguous"),
         (torch.zeros(1, 1, 1, 1, 1), "1 to 4 dimensions, got 5"),
         (torch.tensor(0.0), "1 to 4 dimensions, got 0"),
-        (torch.zeros(3, dtype=torch.float64), "must be float32, bfloat16"),
+        (torch.zeros(3, dtype=torch.int16), "must be float32, float64, bfloat16"),
         (torch.zeros(1, 4).expand(3, 4), "ascending addresses"),
     ],
 )

@@ -45,7 +45,7 @@ async def test_a_failed_step_fails_its_requests_and_no_others(
     engine: AsyncEngine, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
-        break_method(broken, engine.core, "compute", BackendError("a secret device"))
+        break_method(broken, engine.core._runner, "execute", BackendError("a secret device"))
         response = await client.post(PATH, json=SHORT)
     text = await response.text()
     assert (response.status, (await response.json())["error"]["code"]) == (500, "backend_error")
@@ -58,7 +58,7 @@ async def test_a_step_that_fails_in_mid_stream_is_an_event(
     engine: AsyncEngine, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     response = await client.post(PATH, json={**LONG, "stream": True})
-    break_method(monkeypatch, engine.core, "compute", BackendError("a secret device"))
+    break_method(monkeypatch, engine.core._runner, "execute", BackendError("a secret device"))
     chunks = parse_events(await response.read())
     assert response.status == 200
     assert chunks[-1]["error"]["code"] == "backend_error"
