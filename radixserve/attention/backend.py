@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from radixserve.errors import BackendUnavailableError
+from radixserve.errors import BackendUnavailableError, InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +39,20 @@ class AttentionBackend(Protocol):
             the pool's slots named by the planned `slot_mapping`.
         """
         ...
+
+
+def check_planned(num_planned: int | None, q: Tensor) -> None:
+    """Refuse rows that are not those of the planned batch.
+
+    Args:
+        num_planned: Its rows; None if nothing is planned.
+        q: [num_tokens, ...].
+    Raises:
+        InvariantError: there are more or fewer of them, or there is no plan.
+    """
+    if num_planned != len(q):
+        planned = num_planned or 0
+        raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
 
 
 def check_heads(layers: Sequence[LayerKV], num_qo_heads: int) -> None:

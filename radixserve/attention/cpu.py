@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve import kernels
-from radixserve.attention.backend import check_heads
+from radixserve.attention.backend import check_heads, check_planned
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.kernels import AttentionPlan, Program, View
 
@@ -105,9 +105,7 @@ class CpuAttention:
         Mutates:
             the pool's slots named by the planned `slot_mapping`.
         """
-        planned = self._plan.num_rows
-        if planned != len(q):
-            raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
+        check_planned(self._plan.num_rows, q)
         out = torch.empty(q.shape, dtype=torch.float32)
         program = Program()
         views = (View(q.float()), View(k.float()), View(v.float()))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from radixserve.attention.backend import check_heads
+from radixserve.attention.backend import check_heads, check_planned
 from radixserve.attention.flashinfer_args import (
     FP8_DTYPES,
     DecodeArgs,
@@ -150,9 +150,7 @@ class FlashInferAttention:
         Mutates:
             the pool's slots named by the planned `slot_mapping`.
         """
-        if len(self._slots) != len(q):
-            planned = len(self._slots)
-            raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
+        check_planned(len(self._slots), q)
         self._pool.write(layer_id, self._slots, k, v)
         if len(self._planned) == 1:
             return self._pool.attend(layer_id, self._planned[0], q)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from radixserve.attention.backend import check_planned
 from radixserve.attention.flashinfer_args import decode_args
 from radixserve.attention.flashinfer_kernels import DecodeBuffers
 from radixserve.attention.flashinfer_pool import plan_decode
@@ -98,8 +99,6 @@ class FlashInferGraphAttention:
         Mutates:
             the pool's slots named by the planned `slot_mapping`.
         """
-        planned = self._bucket if self._is_planned else 0
-        if planned != len(q):
-            raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
+        check_planned(self._bucket if self._is_planned else 0, q)
         self._pool.write(layer_id, self._slots, k, v)
         return self._pool.attend(layer_id, self._wrapper, q)

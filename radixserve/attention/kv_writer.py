@@ -40,7 +40,7 @@ class KVWriter:
         self._dtype = layer.k.dtype
         self._scale = scale
         self._is_fp8 = self._dtype in FP8_DTYPES
-        self._k, self._v = _flat_slots(layer.k), _flat_slots(layer.v)
+        self._k, self._v = (half.view(half.shape[0] * half.shape[1], -1) for half in layer.tensors)
 
     def write(self, slots: Tensor, k: Tensor, v: Tensor) -> None:
         """Put each row's K and V where its slot is.
@@ -60,9 +60,3 @@ class KVWriter:
             return rows.to(self._dtype)
         largest = torch.finfo(self._dtype).max
         return (rows.float() / scale).clamp(-largest, largest).to(self._dtype).view(torch.uint8)
-
-
-def _flat_slots(pool: Tensor) -> Tensor:
-    """Return [slots, num_kv_heads * head_dim]; of bytes where torch does not index the dtype."""
-    flat = pool.view(pool.shape[0] * pool.shape[1], -1)
-    return flat.view(torch.uint8) if pool.dtype in FP8_DTYPES else flat

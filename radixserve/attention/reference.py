@@ -24,10 +24,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from radixserve.attention.backend import check_heads
+from radixserve.attention.backend import check_heads, check_planned
 from radixserve.attention.level_wise import attend_by_levels
 from radixserve.attention.paged_rows import PagedRows
-from radixserve.errors import InvariantError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,9 +125,8 @@ class ReferenceAttention:
             the pool's slots named by the planned `slot_mapping`.
         """
         slots = self._slot_mapping
-        if slots is None or len(slots) != len(q):
-            planned = 0 if slots is None else len(slots)
-            raise InvariantError(0, f"attention is planned for {planned} tokens, not {len(q)}")
+        check_planned(None if slots is None else len(slots), q)
+        assert slots is not None
         k_pool, v_pool = self._pools[layer_id]
         k_pool.write(slots, k)
         v_pool.write(slots, v)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from radixserve.cli.output_files import require_folders
 from radixserve.config import DEFAULT_MODEL
 from radixserve.errors import BackendUnavailableError, ConfigError
 
@@ -120,9 +121,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--rows, --repeats and --num-threads must be at least 1")
     if args.plot is not None:
         require_matplotlib()
-    for file in (args.save_result, args.plot):
-        if file is not None and not file.parent.is_dir():
-            raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
+    require_folders(args.save_result, args.plot)
 
 
 def _set_threads(count: int | None) -> None:

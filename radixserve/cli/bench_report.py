@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from radixserve.cli.output_files import require_folders
 from radixserve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ def check_report_flags(args: argparse.Namespace) -> None:
     parse_limits(args.goodput)
     if args.plot is not None:
         require_matplotlib()
-    for file in (args.save_result, args.plot):
-        if file is not None and not file.parent.is_dir():
-            raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
+    require_folders(args.save_result, args.plot)
 
 
 def report(args: argparse.Namespace, run: Run, *, title: str) -> int:

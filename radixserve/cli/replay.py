@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from radixserve.cli.output_files import require_folders
 from radixserve.cli.progress import RichProgress
 from radixserve.config import SchedulerConfig
 from radixserve.errors import ConfigError
@@ -159,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.plot is not None:
         require_matplotlib()
-    _require_folders(args.json, args.plot)
+    require_folders(args.json, args.plot)
     progress = RichProgress()
     report = run_study(_read(args, progress), _settings(args), progress)
     print(format_report(report))
@@ -168,13 +169,6 @@ def run(args: argparse.Namespace) -> int:
     if args.plot is not None:
         draw_report(report, args.plot)
     return 0
-
-
-def _require_folders(*files: Path | None) -> None:
-    """Complain before the work of minutes, not after it."""
-    for file in files:
-        if file is not None and not file.parent.is_dir():
-            raise ConfigError(f"cannot write {file}: there is no folder {file.parent}")
 
 
 def _read(args: argparse.Namespace, progress: RichProgress) -> Trace:

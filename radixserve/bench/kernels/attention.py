@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from radixserve.types import pack_ids
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from radixserve.bench.kernels.heads import Heads
+
 BLOCK_SIZE = 16
 
 MOST_FLOPS = 8e9
@@ -26,17 +28,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.in
 
 LayerViews: TypeAlias = "tuple[View, ...]"
 """K and V of a layer, and for int8 the scales of each."""
-
-
-class Heads(Protocol):
-    """What of a model decides its attention."""
-
-    @property
-    def num_qo_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

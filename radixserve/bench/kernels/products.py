@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn import functional
 
+from radixserve.bench.kernels.heads import Heads
 from radixserve.bench.kernels.limits import Measured, medians_in_turn, num_copies, seconds_of
 from radixserve.kernels import PackedLinear, Program, View
 
@@ -17,19 +18,13 @@ if TYPE_CHECKING:
     from radixserve.kernels.packed_linear import WeightDType
 
 
-class LinearSizes(Protocol):
+class LinearSizes(Heads, Protocol):
     """What of a model decides its linear maps."""
 
     @property
     def hidden_size(self) -> int: ...
     @property
     def intermediate_size(self) -> int: ...
-    @property
-    def num_qo_heads(self) -> int: ...
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
     @property
     def vocab_size(self) -> int: ...
 

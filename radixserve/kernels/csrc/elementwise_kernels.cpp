@@ -6,8 +6,6 @@
 namespace rs::RS_VARIANT {
 namespace {
 
-RS_INLINE int64_t at_most_w(int64_t left) { return left < W ? left : W; }
-
 float sum_of_squares(const float* x, int64_t size) {
   F32 sums[4] = {};
   int64_t i = 0;
@@ -57,17 +55,6 @@ void narrow_bf16(const float* from, int64_t size, uint16_t* to) {
   }
 }
 
-// The largest of all |x|, NaN if one of them is not finite.
-float find_reach(const float* x, int64_t size) {
-  F32 largest = zero(), faults = zero();
-  for (int64_t i = 0; i < size; i += W) {
-    const F32 values = load_n(x + i, size - i < W ? size - i : W);
-    largest = max(max(values, -values), largest);
-    faults += values - values;  // NaN for NaN and for infinities, else 0
-  }
-  return reduce_max(largest) + reduce_add(faults);
-}
-
 float quantize(const float* from, int64_t size, int8_t* to) {
   const float scale = find_reach(from, size) / 127.0f;
   if (!(scale > 0.0f)) {
@@ -76,7 +63,7 @@ float quantize(const float* from, int64_t size, int8_t* to) {
   }
   const F32 most = set1(127.0f), round = set1(kRound);  // a tiny scale is rounded, and x / scale far off
   for (int64_t i = 0; i < size; i += W) {
-    const int64_t count = size - i < W ? size - i : W;
+    const int64_t count = at_most_w(size - i);
     F32 codes = load_n(from + i, count) / set1(scale);
     codes = select(codes > most, most, select(codes < -most, -most, codes));
     const I32 whole = (I32)(codes + round) - (I32)round;

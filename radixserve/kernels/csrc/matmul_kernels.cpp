@@ -135,24 +135,16 @@ RS_INLINE void sum_of_panels(const Product& product, int64_t panel, int64_t row,
 void quantize(const float* x, int64_t size, int16_t* values, float* scales) {
   for (int64_t first = 0; first < size; first += kGroup, values += kGroup, ++scales) {
     const int64_t count = size - first < kGroup ? size - first : kGroup;
-    F32 most = zero();
-    I32 is_odd = {};  // NaN or infinite
-    for (int64_t i = 0; i < count; i += W) {
-      const F32 value = load_n(x + first + i, count - i < W ? count - i : W);
-      is_odd |= (value - value) != zero();
-      most = max(max(value, -value), most);
-    }
-    bool has_odd = false;
-    for (int lane = 0; lane < W; ++lane) has_odd |= is_odd[lane] != 0;
-    const float largest = reduce_max(most);
-    const bool is_zero = has_odd || largest < 1e-30f;  // below, 32767 / largest may be infinite
-    *scales = has_odd ? NAN : is_zero ? 0.0f : largest / 32767.0f;
-    const F32 inverse = set1(is_zero ? 0.0f : 32767.0f / largest);
+    const float reach = find_reach(x + first, count);
+    const bool is_finite = reach == reach;
+    const bool is_zero = !is_finite || reach < 1e-30f;  // below, 32767 / reach may be infinite
+    *scales = !is_finite ? NAN : is_zero ? 0.0f : reach / 32767.0f;
+    const F32 inverse = set1(is_zero ? 0.0f : 32767.0f / reach);
     for (int64_t i = 0; i < kGroup; i += W) {
       const int64_t left = count - i;
-      const F32 value = load_n(x + first + i, left < 0 ? 0 : left < W ? left : W);
+      const F32 value = load_n(x + first + i, left < 0 ? 0 : at_most_w(left));
       // Adding 1.5 * 2^23 leaves the nearest whole number, ties to even, in the low bits.
-      const I32 level = has_odd ? I32{} : (I32)(value * inverse + set1(kRound)) - (I32)set1(kRound);
+      const I32 level = !is_finite ? I32{} : (I32)(value * inverse + set1(kRound)) - (I32)set1(kRound);
       store_i16(values + i, level);
     }
   }

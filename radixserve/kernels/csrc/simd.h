@@ -183,6 +183,19 @@ RS_INLINE float reduce_add(F32 v) {
   return lanes[0];
 }
 
+RS_INLINE int64_t at_most_w(int64_t left) { return left < W ? left : W; }
+
+// The largest of all |x|, NaN if one of them is not finite: what a scale is made of.
+RS_INLINE float find_reach(const float* x, int64_t size) {
+  F32 largest = zero(), faults = zero();
+  for (int64_t i = 0; i < size; i += W) {
+    const F32 values = load_n(x + i, at_most_w(size - i));
+    largest = max(max(values, -values), largest);
+    faults += values - values;  // NaN for NaN and for infinities, else 0
+  }
+  return reduce_max(largest) + reduce_add(faults);
+}
+
 constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves whole numbers in the low bits
 
 // x = n ln 2 + r, |r| <= ln 2 / 2: returns e^r, by a polynomial, and n + kRound in `shifted`.
