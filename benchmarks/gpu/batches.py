@@ -72,6 +72,12 @@ class Batch:
         return StepPlan(1, tuple(reqs))
 
 
+def following(plan: StepPlan) -> StepPlan:
+    """Return the same decodes once more, with the tokens that the plan's samples."""
+    rows = (req._replace(takes=row) for row, req in enumerate(plan.reqs))
+    return StepPlan(plan.step + 1, tuple(rows), follows=plan.step)
+
+
 def with_levels(metadata: AttentionMetadata, gate: CascadeGate | None = None) -> AttentionMetadata:
     """Return the batch with the levels that a gate finds."""
     return replace(metadata, levels=find_levels(metadata, gate or CascadeGate()))

@@ -54,7 +54,7 @@ def answer(rig: Rig, pair: Pair) -> list[list[int]]:
     rows = range(len(pair.prompts))
     tables = [list(range(row * blocks, (row + 1) * blocks)) for row in rows]
     pool = new_pool(rig, pair.fast.spec, len(rows) * blocks)
-    runner = rig.runner(pair.fast, pool, bucket=len(rows))
+    launcher = rig.launcher(pair.fast, pool, bucket=len(rows))
     answers: list[list[int]] = [[] for _ in rows]
     for n in range(rig.sizes.output_len):
         shares = []
@@ -62,7 +62,7 @@ def answer(rig: Rig, pair: Pair) -> list[list[int]]:
             seen = [*pair.prompts[row], *answers[row]]
             start = 0 if n == 0 else len(seen) - 1
             shares.append(step(seen[start:], start, tables[row], row))
-        result = runner.execute(StepPlan(n + 1, tuple(shares)))
+        result = launcher.launch(StepPlan(n + 1, tuple(shares))).result()
         for row, token in enumerate(result.next_tokens):
             if token is None:
                 raise RuntimeError(f"row {row} has no token: {result.row_errors.get(row)}")

@@ -17,10 +17,11 @@ from radixserve.errors import BackendUnavailableError
 from radixserve.runtime.cuda_graph import GraphedForward
 from radixserve.runtime.device_sampler import DeviceSampler
 from radixserve.runtime.forward import EagerForward
+from radixserve.runtime.launch import DeviceLauncher
 from radixserve.runtime.memory import free_memory_bytes
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.staging import Staging
-from radixserve.runtime.tree_order import TreeOrderedRunner
+from radixserve.runtime.tree_order import TreeOrderedLauncher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from radixserve.models.loader import LoadedModel
     from radixserve.runtime.forward import Forward
     from radixserve.runtime.kv_cache import KVCache
-    from radixserve.runtime.step_runner import StepRunner
+    from radixserve.runtime.launch import StepLauncher
 
 DTYPE = torch.bfloat16
 """Of weights and rows, everywhere."""
@@ -73,7 +74,7 @@ class Rig(Protocol):
         """Return what repeats `action`."""
         ...
 
-    def runner(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepRunner:
+    def launcher(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepLauncher:
         """Return the whole runtime; decodes of up to `bucket` requests come from a graph."""
         ...
 
@@ -135,7 +136,7 @@ class GpuRig:
         """Capture a CUDA graph."""
         return self.parts.make_capture()(action)
 
-    def runner(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepRunner:
+    def launcher(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepLauncher:
         """Return the runtime as the engine fits it together, with one graph."""
         model, options = loaded.model, FlashInferOptions(q_dtype=DTYPE)
         attention = FlashInferAttention(
@@ -148,7 +149,7 @@ class GpuRig:
             EagerForward(model, attention), model, attention, buckets=(bucket,), pool=pool
         )
         forward.capture(self.parts.make_capture())
-        return _runner(model, pool, attention, forward)
+        return _launcher(model, pool, attention, forward)
 
     def device_seconds(self, action: Callable[[], object]) -> float:
         """Queue the runs one behind the other, between two events."""
@@ -208,10 +209,10 @@ class DryRig:
         """Return the action, which is its own repetition."""
         return action
 
-    def runner(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepRunner:
+    def launcher(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepLauncher:
         """Return the runtime without graphs."""
         attention = self.attention(pool.layers, loaded.spec.num_qo_heads)
-        return _runner(loaded.model, pool, attention, EagerForward(loaded.model, attention))
+        return _launcher(loaded.model, pool, attention, EagerForward(loaded.model, attention))
 
     def device_seconds(self, action: Callable[[], object]) -> float:
         """Return what the host took."""
@@ -228,16 +229,15 @@ class DryRig:
         return free_memory_bytes()
 
 
-def _runner(
+def _launcher(
     model: CausalLM, pool: KVCache, attention: AttentionBackend, forward: Forward
-) -> StepRunner:
-    return TreeOrderedRunner(
-        ModelRunner(
-            model,
-            pool,
-            attention,
-            DeviceSampler(len(model.embedding)),
-            forward=forward,
-            stage=Staging(MAX_STAGED_TOKENS, pool.device),
-        )
+) -> StepLauncher:
+    runner = ModelRunner(
+        model,
+        pool,
+        attention,
+        DeviceSampler(len(model.embedding)),
+        forward=forward,
+        stage=Staging(MAX_STAGED_TOKENS, pool.device),
     )
+    return TreeOrderedLauncher(DeviceLauncher(runner))

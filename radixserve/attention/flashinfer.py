@@ -36,6 +36,7 @@ from radixserve.attention.flashinfer_graph import FlashInferGraphAttention
 from radixserve.attention.flashinfer_kernels import Kernels, PackageKernels
 from radixserve.attention.flashinfer_pool import FlashInferPool, plan_decode, plan_prefill
 from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.device.transfer import to_device
 from radixserve.errors import BackendUnavailableError, InvariantError
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class FlashInferAttention:
             self._planned = [self._decode(decode_args(metadata))]
         else:
             self._planned = [self._prefill(0, prefill_args(metadata))]
-        self._slots = metadata.slot_mapping.to(self._device, non_blocking=True)
+        self._slots = to_device(metadata.slot_mapping, self._device)
 
     def run(self, layer_id: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write this layer's new K and V to their slots and attend over the whole of each request.

@@ -14,6 +14,7 @@ from radixserve.attention.backend import check_planned
 from radixserve.attention.flashinfer_args import decode_args
 from radixserve.attention.flashinfer_kernels import DecodeBuffers
 from radixserve.attention.flashinfer_pool import plan_decode
+from radixserve.device.transfer import to_device
 from radixserve.errors import InvariantError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class FlashInferGraphAttention:
             raise InvariantError(0, f"a graph's batch is padded to its bucket; got {counts}")
         self._plan_copied.synchronize()
         plan_decode(self._wrapper, args, self._pool.shape, self._scale, self._pool.device)
-        self._slots.copy_(metadata.slot_mapping, non_blocking=True)
+        self._slots.copy_(to_device(metadata.slot_mapping, self._pool.device))
         self._plan_copied.record()
         self._is_planned = True
 

@@ -17,21 +17,13 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from radixserve.device.transfer import Event
+
 LAYOUT = "NHD"
 """[pages, page_size, num_kv_heads, head_dim]: the pool's own."""
 
 BACKEND = "fa2"
 """Said for every wrapper: "auto" may choose kernels that neither split KV nor pack the heads."""
-
-
-class Event(Protocol):
-    """A point in the device's queue of work."""
-
-    def record(self) -> None:
-        """Mark the end of what is queued now."""
-
-    def synchronize(self) -> None:
-        """Wait until the device is past the mark; not at all if there is none yet."""
 
 
 class Wrapper(Protocol):

@@ -8,6 +8,7 @@ import torch
 
 from radixserve.attention.kv_writer import KVScale, KVWriter
 from radixserve.attention.merge import Partial
+from radixserve.device.transfer import to_device
 from radixserve.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def plan_prefill(
     wrapper.plan(
         args.qo_indptr,
         args.kv_indptr,
-        args.kv_indices.to(device, non_blocking=True),
+        to_device(args.kv_indices, device),
         args.last_page_len,
         shape.num_qo_heads,
         shape.num_kv_heads,
@@ -113,7 +114,7 @@ def plan_decode(
     """Plan one decode of everybody."""
     wrapper.plan(
         args.indptr,
-        args.indices.to(device, non_blocking=True),
+        to_device(args.indices, device),
         args.last_page_len,
         shape.num_qo_heads,
         shape.num_kv_heads,

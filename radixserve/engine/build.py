@@ -30,6 +30,7 @@ from radixserve.models.loader import load_model
 from radixserve.models.source import resolve_model
 from radixserve.runtime.host_kv import HostKV
 from radixserve.runtime.kv_cache import KVCache, block_bytes
+from radixserve.runtime.launch import ImmediateLauncher
 from radixserve.runtime.memory import choose_num_blocks, choose_swap_blocks, free_memory_bytes
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.native_sampler import NativeSampler
@@ -72,6 +73,7 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     core = EngineCore(
         scheduler=scheduler,
         runner=compute.runner,
+        launcher=compute.launcher,
         tokenizer=tokenizer,
         chat_template=template,
         info=ModelInfo(
@@ -134,7 +136,7 @@ def _build_host_compute(config: EngineConfig, loaded: LoadedModel, vocab_size: i
     )
     runner = ModelRunner(decoder, kv_cache, attention, _build_sampler(config, vocab_size), host_kv)
     runner.warm_up()
-    return Compute(runner, kv_cache, host_kv)
+    return Compute(runner, ImmediateLauncher(runner), kv_cache, host_kv)
 
 
 def _set_num_threads(count: int) -> None:

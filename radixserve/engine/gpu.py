@@ -1,8 +1,9 @@
 """The parts of the runtime, fitted together for a GPU.
 
-    TreeOrderedRunner ─ ModelRunner ─ Staging ─ GraphedForward ─┬─ a graph for each decode bucket
-                            │                                   └─ EagerForward for all the rest
-                        DeviceSampler
+    TreeOrderedLauncher ─ DeviceLauncher ─ ModelRunner ─ Staging
+                                               ├─ GraphedForward ─┬─ a graph for each decode bucket
+                                               │                  └─ EagerForward for all the rest
+                                               └─ DeviceSampler
 
 Everything here takes the device as it comes; what only a GPU can do is in `GpuParts`.
 """
@@ -27,9 +28,10 @@ from radixserve.runtime.device_memory import (
 from radixserve.runtime.device_sampler import DeviceSampler
 from radixserve.runtime.forward import EagerForward
 from radixserve.runtime.kv_cache import KVCache, block_bytes
+from radixserve.runtime.launch import DeviceLauncher
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.staging import Staging
-from radixserve.runtime.tree_order import TreeOrderedRunner
+from radixserve.runtime.tree_order import TreeOrderedLauncher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -195,4 +197,4 @@ def build_gpu_compute(
         stage=shop.staging(),
     )
     runner.warm_up()
-    return Compute(TreeOrderedRunner(runner), pool, host_kv)
+    return Compute(runner, TreeOrderedLauncher(DeviceLauncher(runner)), pool, host_kv)

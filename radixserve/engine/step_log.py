@@ -33,14 +33,14 @@ class StepMoment:
 def step_line(before: StepMoment, after: StepMoment) -> str | None:
     """Return how long the steps between two moments took, part by part; None if there was none.
 
-    All figures are milliseconds a step. The host's share is everything but the model's: the parts
-    that are not `forward` or `logits`.
+    All figures are milliseconds a step; parts that took no time are left out. The host's share is
+    everything but the model's: see `FORWARD`.
     """
     steps = after.steps - before.steps
     if steps == 0:
         return None
     parts = {part: after.parts[part] - before.parts[part] for part in PARTS}
-    words = [f"{part} {spent / steps * 1e3:.2f}" for part, spent in parts.items()]
+    words = [f"{part} {spent / steps * 1e3:.2f}" for part, spent in parts.items() if spent]
     line = f"{steps} steps of {sum(parts.values()) / steps * 1e3:.2f} ms: {', '.join(words)}"
     kernels = {name: spent - before.kernels.get(name, 0.0) for name, spent in after.kernels.items()}
     if kernels:

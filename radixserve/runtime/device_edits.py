@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from radixserve.device.transfer import to_device
 from radixserve.runtime.logit_edits import (
     completing,
     count_ids,
@@ -19,7 +20,6 @@ from radixserve.runtime.logit_edits import (
     holds_stops_back,
     within,
 )
-from radixserve.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

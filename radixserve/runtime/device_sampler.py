@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from radixserve.device.transfer import host_buffer, make_event, to_device
 from radixserve.runtime.device_edits import NEVER, edit_rows
 from radixserve.runtime.sampler import NO_MASKS, RowError, is_greedy, row_error, uniform
-from radixserve.runtime.transfer import host_buffer, make_event, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,29 +94,32 @@ class DeviceSampler:
         logits: Tensor,
         states: Sequence[SamplingState],
         masks: Mapping[int, Mask | str] = NO_MASKS,
-    ) -> PendingTokens:
+    ) -> TokensUnderWay:
         """Queue all of it on the device and return without waiting; as `sample` otherwise."""
         if not states:
-            return PendingTokens(logits.new_empty((2, 0)), masks)
+            return TokensUnderWay(logits.new_empty(0, dtype=torch.int64), logits[:0, 0], masks)
         raw = logits.detach()[:, : self.vocab_limit]
         rows = _masked(edit_rows(raw, states), raw, masks)
         best, tokens = rows.max(dim=1)  # the first of equals, and a NaN before every number
         draw = _read_draw(states, rows.device)
         if draw is not None:
             tokens[draw.rows] = _drawn(rows, best, draw)
-        return PendingTokens(torch.stack((tokens.double(), best.double())), masks)
+        return TokensUnderWay(tokens, best, masks)
 
 
-class PendingTokens:
+class TokensUnderWay:
     """Tokens on their way to the host.
 
     Args:
-        found: [2, R], float64: each row's token, and its best logit.
+        tokens: [R], int64, on the device.
+        best: [R]: each row's best logit.
         masks: As given to the sampler.
     """
 
-    def __init__(self, found: Tensor, masks: Mapping[int, Mask | str]) -> None:
+    def __init__(self, tokens: Tensor, best: Tensor, masks: Mapping[int, Mask | str]) -> None:
+        self.tokens = tokens
         self._masks = masks
+        found = torch.stack((tokens.double(), best.double()))
         self._host = host_buffer(found.shape, found.dtype, found.device)
         self._host.copy_(found, non_blocking=True)
         self._copied = make_event(found.device)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from radixserve.attention.layer_kv import allocate_layers
+from radixserve.device.transfer import to_device
 from radixserve.errors import ConfigError
-from radixserve.runtime.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

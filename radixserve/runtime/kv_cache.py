@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import torch
 
 from radixserve.attention.layer_kv import allocate_layers
+from radixserve.device.transfer import to_device
 from radixserve.errors import ConfigError, InvariantError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class KVCache:
         if not copies:
             return
         pairs = torch.tensor([(copy.source, copy.target) for copy in copies])
-        source, target = pairs.T.contiguous().to(self.device, non_blocking=True)
+        source, target = to_device(pairs.T.contiguous(), self.device)
         for layer in self.layers:
             for blocks in layer.blocks:
                 blocks.index_copy_(0, target, blocks.index_select(0, source))

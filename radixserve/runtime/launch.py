@@ -10,18 +10,14 @@ which they were given out, computed in that order, and their results asked for i
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from radixserve.errors import BackendError, InvariantError
-from radixserve.types import pack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from radixserve.core.plan import StepPlan, StepResult
+    from radixserve.runtime.model_runner import ModelRunner, StepUnderWay
     from radixserve.runtime.step_runner import StepRunner
-    from radixserve.types import TokenId
 
 
 class PendingStep(Protocol):
@@ -70,32 +66,38 @@ class ImmediateLauncher:
         return _ComputedStep(self._runner.execute(plan))
 
 
-class OrderedLauncher:
-    """Runs ahead without a device: computes a plan when its result is asked for.
+class DeviceLauncher:
+    """Queues each plan on the device that the model is on, and waits for none.
 
-    What every launcher that runs ahead must give, in the plainest way; slower than
-    `ImmediateLauncher`, since there is nothing to overlap with.
+    A plan that takes the tokens of the one before finds them there, where they were sampled. Right
+    on the host, too, where there is nothing to overlap with.
 
     Args:
-        runner: Computes the plans, with all their tokens in them.
+        runner: Queues them.
     """
 
     can_run_ahead = True
 
-    def __init__(self, runner: StepRunner) -> None:
+    def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
-        self._last: _OrderedStep | None = None
+        self._last: StepUnderWay | None = None
 
     def launch(self, plan: StepPlan) -> PendingStep:
-        """Take note of a plan and of the one it follows.
+        """Queue a plan behind those launched before.
 
         Raises:
+            BackendError: it could not be queued, or the one could not whose tokens it takes.
             InvariantError: that is not the one launched last (8).
         """
-        before = self._last if plan.follows is not None else None
-        if plan.follows != (before.step if before else None):
-            raise InvariantError(8, f"step {plan.step} follows {plan.follows}, after {before!r}")
-        self._last = _OrderedStep(self._runner, plan, before)
+        before, self._last = self._last, None
+        if plan.follows is None:
+            before = None
+        elif before is None:
+            raise BackendError(f"step {plan.step} follows step {plan.follows}, which did not begin")
+        elif before.plan.step != plan.follows:
+            why = f"step {plan.step} follows {plan.follows}, but {before.plan.step} was launched"
+            raise InvariantError(8, why)
+        self._last = self._runner.begin(plan, before)
         return self._last
 
 
@@ -114,53 +116,9 @@ class FailedStep:
         raise self._failure
 
 
-def with_tokens(plan: StepPlan, tokens: Sequence[TokenId | None]) -> StepPlan:
-    """Return a plan with the tokens in it that its rows take.
-
-    Args:
-        tokens: What each row of the step before sampled. Whoever had no token has ended with that
-            step: its row is void, and computed with 0.
-    """
-    rows = (
-        row if row.takes is None else row._replace(token_ids=pack_ids([tokens[row.takes] or 0]))
-        for row in plan.reqs
-    )
-    return replace(plan, reqs=tuple(rows))
-
-
 class _ComputedStep:
     def __init__(self, result: StepResult) -> None:
         self._result = result
 
     def result(self) -> StepResult:
         return self._result
-
-
-class _OrderedStep:
-    """One that is computed when its result is first asked for, with the tokens of the one before.
-
-    That one's result has been asked for by then.
-    """
-
-    def __init__(self, runner: StepRunner, plan: StepPlan, before: _OrderedStep | None) -> None:
-        self.step = plan.step
-        self._runner = runner
-        self._plan = plan
-        self._before = before
-        self._result: StepResult | None = None
-
-    def __repr__(self) -> str:
-        return f"<_OrderedStep {self.step}>"
-
-    def result(self) -> StepResult:
-        if self._result is None:
-            self._result = self._runner.execute(self._known_plan())
-        return self._result
-
-    def _known_plan(self) -> StepPlan:
-        before, self._before = self._before, None
-        if before is None:
-            return self._plan
-        if before._result is None:
-            raise BackendError(f"step {self.step} follows step {before.step}, which has no result")
-        return with_tokens(self._plan, before._result.next_tokens)

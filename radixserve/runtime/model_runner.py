@@ -1,7 +1,13 @@
-"""`ModelRunner`: a StepPlan in, a StepResult out."""
+"""`ModelRunner`: a StepPlan in, a StepResult out.
+
+step = runner.begin(plan)       queues the work where the model is
+result = step.result()          waits for it
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,12 +18,12 @@ from radixserve.runtime.batch import build_batch
 from radixserve.runtime.forward import EagerForward
 from radixserve.runtime.grammar_rows import GrammarRows, masks_by_place
 from radixserve.runtime.logprobs import token_logprobs
-from radixserve.runtime.sampler import NO_MASKS, RowError
+from radixserve.runtime.sampler import NO_MASKS, KnownTokens, RowError
 from radixserve.runtime.step_times import StepTimes
 from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -28,7 +34,8 @@ if TYPE_CHECKING:
     from radixserve.runtime.grammar_rows import PendingMasks
     from radixserve.runtime.host_kv import HostKV
     from radixserve.runtime.kv_cache import KVCache
-    from radixserve.runtime.sampler import StepSampler
+    from radixserve.runtime.sampler import ChosenTokens, StepSampler
+    from radixserve.runtime.step_times import Part
     from radixserve.types import TokenId, TokenLogprob
 
 SCORED_ROWS = 64
@@ -46,7 +53,7 @@ class ModelRunner:
         sampler: Chooses the next tokens.
         host_kv: The swap space that the plans' host block ids name; None if nothing is swapped.
         forward: Runs `model`; planned and called each time when None.
-        stage: Brings a batch to where the model is; None where that is the host.
+        stage: Brings a batch to the device that the model is on; None where that is the host.
     """
 
     def __init__(
@@ -70,22 +77,27 @@ class ModelRunner:
         self._grammars = GrammarRows(sampler.vocab_limit)
 
     def execute(self, plan: StepPlan) -> StepResult:
+        """Compute a plan, from its swaps to its tokens; see `begin`."""
+        return self.begin(plan).result()
+
+    def begin(self, plan: StepPlan, before: StepUnderWay | None = None) -> StepUnderWay:
         """Make the plan's swaps and copies, compute its tokens, and sample where it says so.
+
+        On a device that works by itself all of that is queued, and nothing is waited for but what
+        the host needs: a grammar's masks, and the prompt's log probabilities.
 
         Logits are computed only for the rows that sample. A row whose logits are not finite fails
         alone and is named in `row_errors`.
 
+        Args:
+            plan: The step.
+            before: The step that the plan `follows`, whose tokens its rows take.
         Raises:
             BackendError: the forward pass failed; what it wrote to the plan's blocks is void.
         Mutates: the slots of pool and swap space that the plan's tokens, copies and swaps go to.
         """
-        try:
-            with torch.inference_mode():
-                return self._execute(plan)
-        except RadixServeError:
-            raise
-        except Exception as error:
-            raise BackendError(f"step {plan.step} failed: {error}") from error
+        with _failing_as(plan), torch.inference_mode():
+            return self._begin(plan, before)
 
     def kernel_seconds(self) -> dict[str, float]:
         """Return the seconds spent so far in each kind of kernel; empty where nobody counts."""
@@ -103,49 +115,82 @@ class ModelRunner:
         token = block = pack_ids([0])
         self.execute(StepPlan(0, (ScheduledReq(ReqId("warm-up"), token, 0, block, greedy),)))
 
-    def _execute(self, plan: StepPlan) -> StepResult:
+    def _begin(self, plan: StepPlan, before: StepUnderWay | None) -> StepUnderWay:
         self.times.lap("hand_over")
         masks = self._grammars.begin(plan)
         self._swap(plan)
         self._kv_cache.copy_blocks(plan.copies)
         if not plan.reqs:
-            return StepResult(plan.step, ())
-        batch = build_batch(plan, self._kv_cache.block_size)
-        if self._stage is not None:
-            batch = self._stage(batch)
+            return StepUnderWay(self, plan, KnownTokens(()))
+        batch = self._staged(plan, before)
         self.times.lap("prepare")
         hidden = self._forward(batch)
-        self.times.lap("forward")
-        result = self._result(plan, batch, hidden, masks)
+        self.times.lap(self._part("forward"))
+        step = self._choose(plan, batch, hidden, masks)
         self.times.lap("sample")
-        return result
+        return step
 
-    def _result(
+    def _staged(self, plan: StepPlan, before: StepUnderWay | None) -> BatchTensors:
+        """Return the batch where the model is; tokens that are there already are taken there."""
+        batch = build_batch(plan, self._kv_cache.block_size)
+        if before is not None:
+            batch = replace(batch, token_ids=torch.tensor(before.places(plan)))
+        if self._stage is not None:
+            batch = self._stage(batch)
+        if before is not None:
+            batch = replace(batch, token_ids=before.chosen.tokens[batch.token_ids])
+        return batch
+
+    def _choose(
         self, plan: StepPlan, batch: BatchTensors, hidden: Tensor, masks: PendingMasks | None
-    ) -> StepResult:
-        """Choose the next tokens and tell how likely tokens were, where the plan asks."""
+    ) -> StepUnderWay:
+        """Choose the next tokens, and tell how likely the prompt's were, where the plan asks."""
         prompt_logprobs = self._prompt_logprobs(plan, batch, hidden)  # before the logits that stay
-        next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
-        row_errors: dict[int, str] = {}
-        rows = [row for row, req in enumerate(plan.reqs) if req.sampling is not None]
+        states = [req.sampling for req in plan.reqs if req.sampling is not None]
         self.times.lap("sample")
         logits = self._logits(hidden[batch.sample_rows])
-        self.times.lap("logits")
-        states = [req.sampling for req in plan.reqs if req.sampling is not None]
+        self.times.lap(self._part("logits"))
         allowed = masks_by_place(plan, masks.result()) if masks is not None else NO_MASKS
-        for row, value in zip(rows, self._sampler.sample(logits, states, allowed), strict=True):
-            if isinstance(value, RowError):
-                row_errors[row] = value.message
-            else:
-                next_tokens[row] = value
-        return StepResult(
-            plan.step,
-            tuple(next_tokens),
-            row_errors,
-            forced_tokens=self._grammars.advance(plan, next_tokens) if masks is not None else {},
-            logprobs=self._logprobs(plan, rows, logits, next_tokens),
+        return StepUnderWay(
+            self,
+            plan,
+            self._sampler.begin(logits, states, allowed),
+            logits=logits if any(s.params.logprobs is not None for s in states) else None,
+            has_masks=masks is not None,
             prompt_logprobs=prompt_logprobs,
         )
+
+    def finish(self, step: StepUnderWay) -> StepResult:
+        """Wait for a step that was begun here, and return what it found.
+
+        Raises:
+            BackendError: it failed; what it wrote to the plan's blocks is void.
+        """
+        plan = step.plan
+        with _failing_as(plan), torch.inference_mode():
+            values = step.chosen.result()
+            self.times.lap("sample" if self._stage is None else "wait")
+            next_tokens: list[TokenId | None] = [None] * len(plan.reqs)
+            row_errors: dict[int, str] = {}
+            for row, value in zip(step.sampled_rows, values, strict=True):
+                if isinstance(value, RowError):
+                    row_errors[row] = value.message
+                else:
+                    next_tokens[row] = value
+            result = StepResult(
+                plan.step,
+                tuple(next_tokens),
+                row_errors,
+                forced_tokens=self._grammars.advance(plan, next_tokens) if step.has_masks else {},
+                logprobs=self._logprobs(step, next_tokens),
+                prompt_logprobs=step.prompt_logprobs,
+            )
+            self.times.lap("sample")
+            return result
+
+    def _part(self, part: Part) -> Part:
+        """On a device the model's parts are only queued; the time that they take is waited for."""
+        return part if self._stage is None else "launch"
 
     def _logits(self, hidden: Tensor) -> Tensor:
         if not len(hidden):
@@ -153,19 +198,17 @@ class ModelRunner:
         return self._model.compute_logits(hidden)
 
     def _logprobs(
-        self,
-        plan: StepPlan,
-        rows: Sequence[int],
-        logits: Tensor,
-        next_tokens: Sequence[TokenId | None],
+        self, step: StepUnderWay, next_tokens: Sequence[TokenId | None]
     ) -> dict[int, TokenLogprob]:
         """Tell how likely each next token was, for the rows that ask."""
         told: dict[int, TokenLogprob] = {}
-        for place, row in enumerate(rows):
-            sampling, token = plan.reqs[row].sampling, next_tokens[row]
+        if step.logits is None:
+            return told
+        for place, row in enumerate(step.sampled_rows):
+            sampling, token = step.plan.reqs[row].sampling, next_tokens[row]
             if sampling is None or sampling.params.logprobs is None or token is None:
                 continue
-            one = logits[place : place + 1]
+            one = step.logits[place : place + 1]
             [told[row]] = token_logprobs(
                 one, [token], sampling.params.logprobs, vocab_limit=self._sampler.vocab_limit
             )
@@ -202,3 +245,51 @@ class ModelRunner:
             raise InvariantError(11, f"step {plan.step} swaps, but there is no swap space")
         self._host_kv.save(self._kv_cache, plan.swap_outs)
         self._host_kv.restore(self._kv_cache, plan.swap_ins)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepUnderWay:
+    """A step that a runner has begun."""
+
+    runner: ModelRunner
+    plan: StepPlan
+    chosen: ChosenTokens
+    """Of the rows that sample, in the plan's order."""
+    logits: Tensor | None = None
+    """[R, vocab], float32; None if no row asks how likely its token was."""
+    has_masks: bool = False
+    """Whether a row has a grammar."""
+    prompt_logprobs: Mapping[int, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+
+    @property
+    def sampled_rows(self) -> list[int]:
+        """The plan's rows that sample."""
+        return [row for row, req in enumerate(self.plan.reqs) if req.sampling is not None]
+
+    def places(self, following: StepPlan) -> list[int]:
+        """Return where among the chosen tokens each row of the next plan finds its own.
+
+        Raises:
+            InvariantError: a row takes no token, or one that was not sampled (8).
+        """
+        place_of = {row: place for place, row in enumerate(self.sampled_rows)}
+        try:
+            return [place_of[req.takes] for req in following.reqs]  # type: ignore[index]
+        except KeyError as error:
+            why = f"step {following.step} takes row {error}, of which {self.plan.step} samples none"
+            raise InvariantError(8, why) from error
+
+    def result(self) -> StepResult:
+        """Wait for the result; see `ModelRunner.finish`."""
+        return self.runner.finish(self)
+
+
+@contextmanager
+def _failing_as(plan: StepPlan) -> Iterator[None]:
+    """Whatever goes wrong with a step is told by its number."""
+    try:
+        yield
+    except RadixServeError:
+        raise
+    except Exception as error:
+        raise BackendError(f"step {plan.step} failed: {error}") from error

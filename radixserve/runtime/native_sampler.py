@@ -9,7 +9,15 @@ import torch
 
 from radixserve.kernels import NOT_FINITE, NOTHING_LEFT, DrawRules, View, draw
 from radixserve.runtime.logit_edits import has_edits
-from radixserve.runtime.sampler import NO_MASKS, RowError, edited_row, is_greedy, row_error, uniform
+from radixserve.runtime.sampler import (
+    NO_MASKS,
+    KnownTokens,
+    RowError,
+    edited_row,
+    is_greedy,
+    row_error,
+    uniform,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +43,15 @@ class NativeSampler:
 
     def __init__(self, vocab_limit: int) -> None:
         self.vocab_limit = vocab_limit
+
+    def begin(
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        masks: Mapping[int, Mask | str] = NO_MASKS,
+    ) -> KnownTokens:
+        """Choose the tokens, as `sample` does."""
+        return KnownTokens(self.sample(logits, states, masks))
 
     def sample(
         self,

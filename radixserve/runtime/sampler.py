@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
+import torch
 
 from radixserve.errors import InvariantError
 from radixserve.runtime.logit_edits import edit_logits, has_edits
@@ -56,19 +57,49 @@ class RowError:
     """A `RequestFault` where the request is the cause."""
 
 
+class ChosenTokens(Protocol):
+    """What a sampler chose, perhaps still on its way to the host."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """[R], int64, where the logits are, before they are on the host; any id in range for a row
+        that has none."""
+        ...
+
+    def result(self) -> list[TokenId | RowError]:
+        """Wait for the tokens and return them, or why a row has none."""
+        ...
+
+
 class StepSampler(Protocol):
-    """Whatever chooses the next tokens of a step; `Sampler` is its specification."""
+    """Whatever chooses the next tokens of a step; `Sampler.sample` is its specification."""
 
     vocab_limit: int
 
-    def sample(
+    def begin(
         self,
         logits: Tensor,
         states: Sequence[SamplingState],
         masks: Mapping[int, Mask | str] = ...,
-    ) -> list[TokenId | RowError]:
-        """Return the next token of each row, or why the row has none."""
+    ) -> ChosenTokens:
+        """Choose the next token of each row; return without waiting for a device."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTokens:
+    """Tokens that were chosen on the host."""
+
+    values: Sequence[TokenId | RowError]
+
+    @property
+    def tokens(self) -> Tensor:
+        """See `ChosenTokens`."""
+        return torch.tensor([0 if isinstance(v, RowError) else v for v in self.values]).long()
+
+    def result(self) -> list[TokenId | RowError]:
+        """Return them."""
+        return list(self.values)
 
 
 class Sampler:
@@ -80,6 +111,15 @@ class Sampler:
 
     def __init__(self, vocab_limit: int) -> None:
         self.vocab_limit = vocab_limit
+
+    def begin(
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        masks: Mapping[int, Mask | str] = NO_MASKS,
+    ) -> KnownTokens:
+        """Choose the tokens, as `sample` does."""
+        return KnownTokens(self.sample(logits, states, masks))
 
     def sample(
         self,

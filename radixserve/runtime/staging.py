@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from radixserve.runtime.transfer import host_buffer, make_event, to_device
+from radixserve.device.transfer import host_buffer, make_event, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from radixserve.device.transfer import Event
     from radixserve.runtime.batch import BatchTensors
-    from radixserve.runtime.transfer import CopyEvent
 
 NUM_BUFFERS = 2
 """One is copied from while the other is filled."""
@@ -32,7 +32,7 @@ NUM_BUFFERS = 2
 class _Buffer:
     memory: Tensor
     """[capacity], int64, pinned."""
-    copied: CopyEvent
+    copied: Event
 
 
 class Staging:
@@ -50,7 +50,7 @@ class Staging:
         max_tokens: int,
         device: torch.device,
         *,
-        make_event: Callable[[torch.device], CopyEvent] = make_event,
+        make_event: Callable[[torch.device], Event] = make_event,
     ) -> None:
         capacity = 3 * max_tokens  # no more rows are sampled than computed
         self._device = device

@@ -5,6 +5,9 @@ after each of them accounts for all of the time:
 
     between | schedule | hand_over | prepare | forward | logits | sample | hand_over | land |
     the event loop's     the worker's                                      the event loop's
+
+On a device that works by itself, forward and logits are only queued (`launch`), and `wait` is what
+it takes longer than the host: as long as that is above 0, the device has never been idle.
 """
 
 from __future__ import annotations
@@ -16,7 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 Part: TypeAlias = Literal[
-    "between", "schedule", "hand_over", "prepare", "forward", "logits", "sample", "land"
+    "between",
+    "schedule",
+    "hand_over",
+    "prepare",
+    "launch",
+    "forward",
+    "logits",
+    "sample",
+    "wait",
+    "land",
 ]
 
 PARTS: Mapping[Part, str] = {
@@ -24,17 +36,19 @@ PARTS: Mapping[Part, str] = {
     "schedule": "choosing who computes what",
     "hand_over": "from one thread to another and back",
     "prepare": "swaps, copies, the step's arrays",
+    "launch": "planning attention, queueing the model's work on a device",
     "forward": "planning attention, the layers",
     "logits": "the output head, for the rows that sample",
     "sample": "choosing tokens, log probabilities, grammars",
+    "wait": "for the device",
     "land": "appending tokens, the tree, text",
 }
 """What each part is, in the order of a step."""
 
 assert tuple(PARTS) == get_args(Part)
 
-FORWARD: frozenset[Part] = frozenset(("forward", "logits"))
-"""The parts that compute the model; all others are the host's."""
+FORWARD: frozenset[Part] = frozenset(("forward", "logits", "wait"))
+"""The parts in which the model is computed; all others are the host's."""
 
 
 class StepTimes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.core.plan import BlockSwap, ScheduledReq, StepPlan, TransferCosts
-from radixserve.runtime.transfer import synchronize
+from radixserve.device.transfer import synchronize
 from radixserve.types import ReqId, pack_ids
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from radixserve.core.plan import ScheduledReq, StepPlan, StepResult
-    from radixserve.runtime.step_runner import StepRunner
-    from radixserve.runtime.step_times import StepTimes
+    from radixserve.runtime.launch import PendingStep, StepLauncher
 
 Value = TypeVar("Value")
 
@@ -61,28 +60,57 @@ def _by_row(values: Mapping[int, Value], order: Sequence[int]) -> dict[int, Valu
     return {order[place]: value for place, value in values.items()}
 
 
-class TreeOrderedRunner:
-    """A runner that sees each plan in the order of the tree.
+class TreeOrderedLauncher:
+    """A launcher that sees each plan in the order of the tree.
 
     Args:
-        inner: What computes.
+        inner: What launches.
     """
 
-    def __init__(self, inner: StepRunner) -> None:
+    def __init__(self, inner: StepLauncher) -> None:
         self._inner = inner
+        self._last_order: list[int] = []
 
     @property
-    def times(self) -> StepTimes:
-        """Those of the inner runner."""
-        return self._inner.times
+    def can_run_ahead(self) -> bool:
+        """What the inner launcher says."""
+        return self._inner.can_run_ahead
 
-    def kernel_seconds(self) -> dict[str, float]:
-        """Return what the inner runner says."""
-        return self._inner.kernel_seconds()
+    def launch(self, plan: StepPlan) -> PendingStep:
+        """Queue a plan; see `StepLauncher`. Its result comes in the plan's own order.
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Compute a plan; see `StepRunner`. The result is in the plan's own order."""
-        order = tree_order(plan.reqs)
-        if order == list(range(len(order))):
-            return self._inner.execute(plan)
-        return back_in_place(self._inner.execute(in_order(plan, order)), order)
+        A row that takes the token of a row of the step before takes it from where that one went.
+        """
+        before, order = self._last_order, tree_order(plan.reqs)
+        self._last_order = order
+        if plan.follows is not None:
+            plan = _taking_from(plan, before)
+        if _is_plain(order):
+            return self._inner.launch(plan)
+        return _Moved(self._inner.launch(in_order(plan, order)), order)
+
+
+class _Moved:
+    """A step whose rows are computed in another order than the plan's."""
+
+    def __init__(self, inner: PendingStep, order: Sequence[int]) -> None:
+        self._inner = inner
+        self._order = order
+
+    def result(self) -> StepResult:
+        return back_in_place(self._inner.result(), self._order)
+
+
+def _taking_from(plan: StepPlan, order: Sequence[int]) -> StepPlan:
+    """Return a plan whose rows take their tokens from places in `order`."""
+    if _is_plain(order):
+        return plan
+    place_of = {row: place for place, row in enumerate(order)}
+    rows = (
+        req if req.takes is None else req._replace(takes=place_of[req.takes]) for req in plan.reqs
+    )
+    return replace(plan, reqs=tuple(rows))
+
+
+def _is_plain(order: Sequence[int]) -> bool:
+    return list(order) == list(range(len(order)))

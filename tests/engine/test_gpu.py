@@ -125,7 +125,7 @@ def test_the_gpus_runtime_finds_the_same_tokens_as_likely_as_the_plain_one(
     num_equal = num_rows = 0
 
     for plan in plans([[(7 * row + n) % 500 for n in range(4)] for row in range(18)]):
-        ours, theirs = bench.compute.runner.execute(plan), plain.execute(plan)
+        ours, theirs = bench.compute.launcher.launch(plan).result(), plain.execute(plan)
         for row in range(len(plan.reqs)):
             near = dict(ours.logprobs[row].top)
             for token, logprob in theirs.logprobs[row].top[:10]:
@@ -184,8 +184,8 @@ def test_swaps_go_through_the_runner(loaded: LoadedModel) -> None:
     layer.k[7] = 3.0
     out = BlockSwap(ReqId("r"), pack_ids([7]), pack_ids([2]))
 
-    compute.runner.execute(StepPlan(1, (), swap_outs=(out,)))
+    compute.launcher.launch(StepPlan(1, (), swap_outs=(out,))).result()
     layer.k[7] = 0.0
-    compute.runner.execute(StepPlan(2, (), swap_ins=(out,)))
+    compute.launcher.launch(StepPlan(2, (), swap_ins=(out,))).result()
 
     assert layer.k[7].eq(3.0).all()

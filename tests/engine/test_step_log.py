@@ -25,10 +25,17 @@ def test_the_line_tells_milliseconds_a_step_and_the_hosts_share() -> None:
     before, after = moment(10, 0.001, linear=1.0), moment(14, 0.005, linear=1.008, head=0.02)
     # Each part has grown by 4 ms times its place, in four steps.
     assert step_line(before, after) == (
-        "4 steps of 36.00 ms: between 1.00, schedule 2.00, hand_over 3.00, prepare 4.00, "
-        "forward 5.00, logits 6.00, sample 7.00, land 8.00; kernels: head 5.00, linear 2.00; "
-        "host 69.4%"
+        "4 steps of 55.00 ms: between 1.00, schedule 2.00, hand_over 3.00, prepare 4.00, "
+        "launch 5.00, forward 6.00, logits 7.00, sample 8.00, wait 9.00, land 10.00; "
+        "kernels: head 5.00, linear 2.00; host 60.0%"
     )
+
+
+def test_what_took_no_time_is_not_told() -> None:
+    before = StepMoment(0, dict.fromkeys(PARTS, 0.0), {})
+    after = StepMoment(2, {**before.parts, "forward": 0.03, "land": 0.01}, {})
+
+    assert step_line(before, after) == ("2 steps of 20.00 ms: forward 15.00, land 5.00; host 25.0%")
 
 
 def test_no_step_is_no_line_and_no_kernels_are_not_told() -> None:
@@ -50,7 +57,7 @@ def test_the_parts_of_the_steps_are_the_time_of_the_steps(make_engine: MakeEngin
         core.step()
         spent += time.perf_counter() - start
     assert sum(core.times.seconds.values()) == pytest.approx(spent, rel=0.05)
-    idle = {"between"}
+    idle = {"between", "launch", "wait"}  # the last two are for a device
     assert {part for part, seconds in core.times.seconds.items() if not seconds} <= idle
 
 

@@ -10,16 +10,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from radixserve.errors import BackendError, RequestAbortedError
+from radixserve.runtime.launch import DeviceLauncher
+from radixserve.runtime.model_runner import ModelRunner
+from radixserve.runtime.tree_order import TreeOrderedLauncher
 from radixserve.types import FinishReason, SamplingParams
 from tests.kit.engines import ask, assert_idle, run_ahead
+from tests.kit.late_launcher import LateLauncher
 from tests.kit.streams import idle, joined, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from radixserve.core.plan import StepPlan, StepResult
+    from radixserve.engine.async_engine import AsyncEngine
     from radixserve.engine.request import GenerateRequest
     from radixserve.engine.sync_engine import Completion, Engine
+    from radixserve.runtime.launch import StepLauncher
+    from radixserve.runtime.model_runner import StepUnderWay
     from tests.engine.conftest import MakeEngine, StartEngine
 
 PROMPT = list(range(10, 40))
@@ -28,10 +35,23 @@ SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, max_tokens=24)
 KINDS = {"greedy": GREEDY, "sampled": SAMPLED}
 
 
-def make_ahead(make_engine: MakeEngine, **settings: Any) -> Engine:
-    engine = make_engine(**settings)
-    run_ahead(engine.core)
-    return engine
+LAUNCHERS: dict[str, Callable[[Any], StepLauncher]] = {
+    "late": LateLauncher,
+    "device": DeviceLauncher,
+    "tree order": lambda runner: TreeOrderedLauncher(DeviceLauncher(runner)),
+}
+
+
+@pytest.fixture(params=LAUNCHERS)
+def make_ahead(request: pytest.FixtureRequest, make_engine: MakeEngine) -> MakeEngine:
+    """Return what makes engines that run a step ahead."""
+
+    def make(**settings: Any) -> Engine:
+        engine = make_engine(**settings)
+        run_ahead(engine.core, LAUNCHERS[request.param])
+        return engine
+
+    return make
 
 
 def make_requests(kind: SamplingParams, number: int = 9) -> list[GenerateRequest]:
@@ -64,8 +84,10 @@ def one_by_one(make_engine: MakeEngine, requests: Sequence[GenerateRequest]) -> 
 # -- the same tokens ---------------------------------------------------------------------------
 
 
-def test_a_plain_decode_is_ahead_in_every_step_but_the_first(make_engine: MakeEngine) -> None:
-    engine = make_ahead(make_engine)
+def test_a_plain_decode_is_ahead_in_every_step_but_the_first(
+    make_ahead: MakeEngine, make_engine: MakeEngine
+) -> None:
+    engine = make_ahead()
 
     [completion] = engine.run([ask(PROMPT, max_tokens=20)])
 
@@ -74,8 +96,8 @@ def test_a_plain_decode_is_ahead_in_every_step_but_the_first(make_engine: MakeEn
     assert_idle(engine.core)
 
 
-def test_a_step_is_launched_before_the_one_before_is_answered(make_engine: MakeEngine) -> None:
-    engine = make_ahead(make_engine)
+def test_a_step_is_launched_before_the_one_before_is_answered(make_ahead: MakeEngine) -> None:
+    engine = make_ahead()
     done: list[tuple[str, int]] = []
     launcher, update = engine.core._pipeline._launcher, engine.core.scheduler.update
     launch = launcher.launch
@@ -109,9 +131,9 @@ def test_a_step_is_launched_before_the_one_before_is_answered(make_engine: MakeE
 @pytest.mark.parametrize("seats", [3, 64])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_batch_has_the_tokens_of_undisturbed_runs(
-    name: str, seats: int, make_engine: MakeEngine
+    name: str, seats: int, make_ahead: MakeEngine, make_engine: MakeEngine
 ) -> None:
-    engine = make_ahead(make_engine, max_num_seqs=seats)
+    engine = make_ahead(max_num_seqs=seats)
     requests = make_requests(KINDS[name])
 
     completions = engine.run(requests)
@@ -122,14 +144,16 @@ def test_a_batch_has_the_tokens_of_undisturbed_runs(
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_stop_tokens_end_outputs_where_they_would(name: str, make_engine: MakeEngine) -> None:
+def test_stop_tokens_end_outputs_where_they_would(
+    name: str, make_ahead: MakeEngine, make_engine: MakeEngine
+) -> None:
     plain = make_requests(replace(KINDS[name], max_tokens=24))
     stops = [c.token_ids[len(c.token_ids) // 2] for c in one_by_one(make_engine, plain)]
     requests = [
         replace(request, params=replace(request.params, stop_token_ids=frozenset({stop})))
         for request, stop in zip(plain, stops, strict=True)
     ]
-    engine = make_ahead(make_engine)
+    engine = make_ahead()
 
     completions = engine.run(requests)
 
@@ -140,14 +164,16 @@ def test_stop_tokens_end_outputs_where_they_would(name: str, make_engine: MakeEn
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_stop_strings_end_outputs_where_they_would(name: str, make_engine: MakeEngine) -> None:
+def test_stop_strings_end_outputs_where_they_would(
+    name: str, make_ahead: MakeEngine, make_engine: MakeEngine
+) -> None:
     plain = make_requests(KINDS[name])
     texts = [c.text for c in one_by_one(make_engine, plain)]
     requests = [
         replace(request, stop=(text[len(text) // 2 :][:2],) if len(text) > 2 else ())
         for request, text in zip(plain, texts, strict=True)
     ]
-    engine = make_ahead(make_engine)
+    engine = make_ahead()
 
     completions = engine.run(requests)
 
@@ -159,9 +185,9 @@ def test_stop_strings_end_outputs_where_they_would(name: str, make_engine: MakeE
 
 @pytest.mark.parametrize("name", KINDS)
 def test_several_on_one_prompt_share_it_and_differ_as_they_would(
-    name: str, make_engine: MakeEngine
+    name: str, make_ahead: MakeEngine, make_engine: MakeEngine
 ) -> None:
-    engine = make_ahead(make_engine, block_size=4)
+    engine = make_ahead(block_size=4)
     requests = [ask(PROMPT, params=replace(KINDS[name], seed=seed)) for seed in range(5)]
 
     completions = engine.run(requests)
@@ -172,8 +198,10 @@ def test_several_on_one_prompt_share_it_and_differ_as_they_would(
     assert_idle(engine.core)
 
 
-def test_a_child_of_a_running_request_goes_on_from_its_last_token(make_engine: MakeEngine) -> None:
-    engine = make_ahead(make_engine, block_size=4)
+def test_a_child_of_a_running_request_goes_on_from_its_last_token(
+    make_ahead: MakeEngine, make_engine: MakeEngine
+) -> None:
+    engine = make_ahead(block_size=4)
     parent = engine.add(ask(PROMPT, max_tokens=24))
     tokens: dict[str, list[int]] = {parent: []}
     while len(tokens[parent]) < 9:
@@ -204,11 +232,9 @@ def collect(engine: Engine, tokens: dict[str, list[int]]) -> None:
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_pool_too_small_for_all_changes_no_token(
-    name: str, mode: str, make_engine: MakeEngine
+    name: str, mode: str, make_ahead: MakeEngine, make_engine: MakeEngine
 ) -> None:
-    engine = make_ahead(
-        make_engine, num_blocks=24, block_size=4, preemption_mode=mode, max_num_seqs=8
-    )
+    engine = make_ahead(num_blocks=24, block_size=4, preemption_mode=mode, max_num_seqs=8)
     requests = [
         replace(request, params=replace(request.params, max_tokens=50))
         for request in make_requests(KINDS[name])
@@ -222,8 +248,10 @@ def test_a_pool_too_small_for_all_changes_no_token(
     assert_idle(engine.core)
 
 
-def test_requests_that_the_host_must_follow_run_beside_plain_ones(make_engine: MakeEngine) -> None:
-    engine = make_ahead(make_engine)
+def test_requests_that_the_host_must_follow_run_beside_plain_ones(
+    make_ahead: MakeEngine, make_engine: MakeEngine
+) -> None:
+    engine = make_ahead()
     penalised = replace(SAMPLED, seed=3, repetition_penalty=1.3, max_tokens=8)
     requests = [ask(PROMPT, params=penalised), *make_requests(SAMPLED)]
 
@@ -238,8 +266,10 @@ def test_requests_that_the_host_must_follow_run_beside_plain_ones(make_engine: M
 
 
 @pytest.mark.parametrize("at", range(1, 9))
-def test_an_abort_at_any_moment_harms_nobody_else(at: int, make_engine: MakeEngine) -> None:
-    engine = make_ahead(make_engine)
+def test_an_abort_at_any_moment_harms_nobody_else(
+    at: int, make_ahead: MakeEngine, make_engine: MakeEngine
+) -> None:
+    engine = make_ahead()
     kept, given_up = (engine.add(ask(PROMPT[n:], max_tokens=16)) for n in (0, 5))
     tokens: dict[str, list[int]] = {kept: [], given_up: []}
     for _ in range(at):
@@ -258,23 +288,25 @@ def test_an_abort_at_any_moment_harms_nobody_else(at: int, make_engine: MakeEngi
 
 def failing(engine: Engine, step: int, error: BaseException) -> None:
     """Let the forward pass `step` steps from now fail."""
-    execute, countdown = engine.core._runner.execute, step
+    runner, countdown = engine.core._runner, step
+    assert isinstance(runner, ModelRunner)
+    begin = runner.begin
 
-    def execute_or_fail(plan: StepPlan) -> StepResult:
+    def begin_or_fail(plan: StepPlan, before: StepUnderWay | None = None) -> StepUnderWay:
         nonlocal countdown
         countdown -= 1
         if countdown == 0:
             raise error
-        return execute(plan)
+        return begin(plan, before)
 
-    engine.core._runner.execute = execute_or_fail  # type: ignore[method-assign]
+    runner.begin = begin_or_fail  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 6])
 def test_a_failed_step_ends_its_requests_and_the_step_ahead_nobody_twice(
-    at: int, make_engine: MakeEngine
+    at: int, make_ahead: MakeEngine, make_engine: MakeEngine
 ) -> None:
-    engine = make_ahead(make_engine)
+    engine = make_ahead()
     failing(engine, at, BackendError("the device is gone"))
     names = [engine.add(ask(PROMPT[n:], max_tokens=16)) for n in (0, 5)]
 
@@ -292,9 +324,9 @@ def test_a_failed_step_ends_its_requests_and_the_step_ahead_nobody_twice(
 @pytest.mark.parametrize("at", [1, 2, 3, 6])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_an_interrupt_gives_up_what_is_in_flight(
-    error: type[BaseException], at: int, make_engine: MakeEngine
+    error: type[BaseException], at: int, make_ahead: MakeEngine, make_engine: MakeEngine
 ) -> None:
-    engine = make_ahead(make_engine)
+    engine = make_ahead()
     failing(engine, at, error())
 
     with pytest.raises(error):
@@ -307,16 +339,22 @@ def test_an_interrupt_gives_up_what_is_in_flight(
 # -- asyncio -----------------------------------------------------------------------------------
 
 
-async def start_ahead(start_engine: StartEngine, **settings: Any) -> Any:
-    engine = await start_engine(**settings)
-    run_ahead(engine.core)
-    return engine
+@pytest.fixture(params=["late", "device"])
+def start_ahead(request: pytest.FixtureRequest, start_engine: StartEngine) -> StartEngine:
+    """Return what starts engines that run a step ahead."""
+
+    async def start(**settings: Any) -> AsyncEngine:
+        engine = await start_engine(**settings)
+        run_ahead(engine.core, LAUNCHERS[request.param])
+        return engine
+
+    return start
 
 
 async def test_streams_have_the_tokens_of_undisturbed_runs(
-    start_engine: StartEngine, make_engine: MakeEngine
+    start_ahead: StartEngine, make_engine: MakeEngine
 ) -> None:
-    engine = await start_ahead(start_engine, max_num_seqs=4)
+    engine = await start_ahead(max_num_seqs=4)
     requests = make_requests(SAMPLED)
 
     streams = await asyncio.gather(*(read(engine, request) for request in requests))
@@ -328,8 +366,8 @@ async def test_streams_have_the_tokens_of_undisturbed_runs(
     await idle(engine)
 
 
-async def test_leaving_streams_while_a_step_is_ahead(start_engine: StartEngine) -> None:
-    engine = await start_ahead(start_engine)
+async def test_leaving_streams_while_a_step_is_ahead(start_ahead: StartEngine) -> None:
+    engine = await start_ahead()
 
     async def leave_after(number: int) -> None:
         async with engine.submit(ask(PROMPT[number:], max_tokens=400)) as stream:
@@ -345,8 +383,8 @@ async def test_leaving_streams_while_a_step_is_ahead(start_engine: StartEngine) 
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 600.0])
-async def test_stopping_lands_the_step_ahead(grace_s: float, start_engine: StartEngine) -> None:
-    engine = await start_ahead(start_engine)
+async def test_stopping_lands_the_step_ahead(grace_s: float, start_ahead: StartEngine) -> None:
+    engine = await start_ahead()
     readers = [asyncio.create_task(read(engine, ask(PROMPT[n:], max_tokens=60))) for n in range(3)]
     await until_ahead(lambda: engine.stats().steps_ahead > 3)
 
@@ -367,9 +405,9 @@ async def until_ahead(condition: Callable[[], bool]) -> None:
 
 
 async def test_the_cache_is_flushed_between_steps_although_some_are_ahead(
-    start_engine: StartEngine,
+    start_ahead: StartEngine,
 ) -> None:
-    engine = await start_ahead(start_engine)
+    engine = await start_ahead()
     reader = asyncio.create_task(read(engine, ask(PROMPT, max_tokens=60)))
     await until_ahead(lambda: engine.stats().steps_ahead > 3)
 

@@ -10,7 +10,6 @@ from radixserve.config import CacheConfig, EngineConfig, ModelConfig, SchedulerC
 from radixserve.core.invariants import check
 from radixserve.engine.pipeline import StepPipeline
 from radixserve.engine.request import GenerateRequest
-from radixserve.runtime.launch import OrderedLauncher
 from radixserve.types import SamplingParams
 from tests.kit.likelihood import next_token_logits
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from radixserve.core.plan import StepPlan, StepResult
     from radixserve.engine.engine_core import EngineCore
+    from radixserve.runtime.launch import StepLauncher
 
 TIE = 1e-4
 """Logits closer than this may be ordered either way by the order in which floats are summed."""
@@ -64,9 +64,9 @@ def ask(prompt_ids: Sequence[int], *, max_tokens: int = 8, **fields: Any) -> Gen
     return GenerateRequest(**(defaults | fields))
 
 
-def run_ahead(core: EngineCore) -> None:
+def run_ahead(core: EngineCore, make_launcher: Callable[[Any], StepLauncher]) -> None:
     """Let an engine that has not begun run a step ahead, as on a device that works by itself."""
-    core._pipeline = StepPipeline(OrderedLauncher(core._runner))
+    core._pipeline = StepPipeline(make_launcher(core._runner))
 
 
 def assert_idle(core: EngineCore) -> None:

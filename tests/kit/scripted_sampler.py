@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from radixserve.runtime.model_runner import ModelRunner
-from radixserve.runtime.sampler import NO_MASKS
+from radixserve.runtime.sampler import NO_MASKS, KnownTokens
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,14 +30,15 @@ class Script:
         assert isinstance(runner, ModelRunner)
         sampler = runner._sampler
         self._by_seed = by_seed
-        self._sample = sampler.sample
-        sampler.sample = self._scripted  # type: ignore[method-assign]
+        self._begin = sampler.begin
+        sampler.begin = self._scripted  # type: ignore[method-assign]
 
     def _scripted(
         self, logits: Tensor, states: Sequence[SamplingState], masks: Any = NO_MASKS
-    ) -> list[int | RowError]:
-        sampled = self._sample(logits, states, masks)
-        return [self._line(state, token) for state, token in zip(states, sampled, strict=True)]
+    ) -> KnownTokens:
+        sampled = self._begin(logits, states, masks).result()
+        lines = [self._line(state, token) for state, token in zip(states, sampled, strict=True)]
+        return KnownTokens(lines)
 
     def _line(self, state: SamplingState, sampled: int | RowError) -> int | RowError:
         script = self._by_seed.get(-1 if state.params.seed is None else state.params.seed)

@@ -9,9 +9,10 @@ import pytest
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
 from radixserve.engine.pipeline import StepPipeline
 from radixserve.errors import BackendError, InvariantError
-from radixserve.runtime.launch import ImmediateLauncher, OrderedLauncher, with_tokens
+from radixserve.runtime.launch import ImmediateLauncher
 from radixserve.runtime.step_times import StepTimes
 from radixserve.types import ReqId, SamplingParams, pack_ids, unpack_ids
+from tests.kit.late_launcher import LateLauncher, with_tokens
 
 if TYPE_CHECKING:
     from radixserve.runtime.launch import PendingStep
@@ -80,9 +81,9 @@ def test_an_immediate_launcher_computes_at_once_and_never_ahead() -> None:
     assert not launcher.can_run_ahead
 
 
-def test_an_ordered_launcher_computes_when_the_result_is_asked_for() -> None:
+def test_a_late_launcher_computes_when_the_result_is_asked_for() -> None:
     runner = Successor()
-    launcher = OrderedLauncher(runner)
+    launcher = LateLauncher(runner)
     steps: list[PendingStep] = [launcher.launch(decode(5, 8, step=1))]
     steps.append(launcher.launch(takes(1, 0, step=2)))
     assert runner.computed == []
@@ -97,7 +98,7 @@ def test_an_ordered_launcher_computes_when_the_result_is_asked_for() -> None:
 
 
 def test_a_plan_that_follows_another_step_is_refused() -> None:
-    launcher = OrderedLauncher(Successor())
+    launcher = LateLauncher(Successor())
     launcher.launch(decode(5, step=1))
 
     with pytest.raises(InvariantError):
@@ -105,7 +106,7 @@ def test_a_plan_that_follows_another_step_is_refused() -> None:
 
 
 def test_what_follows_a_failed_step_fails_too() -> None:
-    launcher = OrderedLauncher(Successor(1))
+    launcher = LateLauncher(Successor(1))
     first, second = launcher.launch(decode(5, step=1)), launcher.launch(takes(0, step=2))
 
     with pytest.raises(BackendError, match="not step 1"):
@@ -115,7 +116,7 @@ def test_what_follows_a_failed_step_fails_too() -> None:
 
 
 def test_a_failed_launch_is_the_failure_of_its_own_step() -> None:
-    class Choosy(OrderedLauncher):
+    class Choosy(LateLauncher):
         def launch(self, plan: StepPlan) -> PendingStep:
             if plan.step == 2:
                 raise BackendError("no room to launch")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan
+from radixserve.device.transfer import PastEvent, host_buffer, make_event, synchronize, to_device
 from radixserve.runtime.batch import BatchTensors, build_batch
 from radixserve.runtime.staging import Staging
-from radixserve.runtime.transfer import PastEvent, host_buffer, make_event, synchronize, to_device
 from radixserve.types import ReqId, SamplingParams, pack_ids
 
 CPU = torch.device("cpu")

@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from radixserve.core.plan import ScheduledReq, StepPlan, StepResult
 from radixserve.errors import BackendError
+from radixserve.runtime.launch import ImmediateLauncher
 from radixserve.runtime.step_times import StepTimes
-from radixserve.runtime.tree_order import TreeOrderedRunner, back_in_place, in_order, tree_order
-from radixserve.types import ReqId, TokenLogprob, pack_ids
+from radixserve.runtime.tree_order import TreeOrderedLauncher, back_in_place, in_order, tree_order
+from radixserve.types import ReqId, TokenLogprob, pack_ids, unpack_ids
+from tests.kit.late_launcher import LateLauncher
 
 TABLES = st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=6), max_size=12)
 
@@ -51,6 +53,10 @@ class EchoRunner:
         )
 
 
+def ordered(runner: EchoRunner) -> TreeOrderedLauncher:
+    return TreeOrderedLauncher(LateLauncher(runner))
+
+
 def test_requests_that_share_blocks_become_neighbours() -> None:
     plan = make_plan([[7, 2, 5], [9], [7, 2, 6], [7, 3]])
 
@@ -87,7 +93,7 @@ def test_the_order_names_every_row_once_and_keeps_equal_tables_in_place(
 def test_a_result_comes_back_as_if_nothing_had_been_moved(tables: list[list[int]]) -> None:
     plan, echo = make_plan(tables), EchoRunner()
 
-    result = TreeOrderedRunner(echo).execute(plan)
+    result = ordered(echo).launch(plan).result()
 
     assert result == EchoRunner().execute(plan)
     [seen] = echo.seen
@@ -107,7 +113,7 @@ def test_any_order_is_undone(tables: list[list[int]], data: st.DataObject) -> No
 def test_a_plan_that_is_in_order_goes_through_untouched() -> None:
     plan, echo = make_plan([[1], [1, 2], [3]]), EchoRunner()
 
-    TreeOrderedRunner(echo).execute(plan)
+    ordered(echo).launch(plan).result()
 
     assert echo.seen[0] is plan
 
@@ -115,7 +121,7 @@ def test_a_plan_that_is_in_order_goes_through_untouched() -> None:
 def test_an_empty_plan_is_executed_for_its_copies() -> None:
     echo = EchoRunner()
 
-    assert TreeOrderedRunner(echo).execute(StepPlan(3, ())) == StepResult(3, ())
+    assert ordered(echo).launch(StepPlan(3, ())).result() == StepResult(3, ())
     assert len(echo.seen) == 1
 
 
@@ -125,4 +131,36 @@ def test_a_failed_step_stays_failed() -> None:
             raise BackendError(f"step {plan.step} failed")
 
     with pytest.raises(BackendError, match="step 5"):
-        TreeOrderedRunner(Broken()).execute(make_plan([[2], [1]]))
+        ordered(Broken()).launch(make_plan([[2], [1]])).result()
+
+
+@given(TABLES, TABLES, st.data())
+def test_a_row_takes_its_token_from_where_the_row_before_went(
+    first: list[list[int]], second: list[list[int]], data: st.DataObject
+) -> None:
+    """Row n's token is n, so that what a row computes says whose token it took."""
+    numbers = [row for row in range(len(first)) if row % 3]
+    takes = [data.draw(st.sampled_from(numbers)) for _ in second] if numbers else []
+    following = StepPlan(
+        6,
+        tuple(
+            make_req(f"r{row}", table)._replace(takes=take)
+            for (row, table), take in zip(enumerate(second), takes, strict=False)
+        ),
+        follows=5,
+    )
+    echo = EchoRunner()
+    launcher = ordered(echo)
+    before, after = launcher.launch(make_plan(first)), launcher.launch(following)
+
+    before.result()
+    result = after.result()
+
+    took = {req.req_id: unpack_ids(req.token_ids) for req in echo.seen[1].reqs}
+    assert took == {f"r{row}": [take] for row, take in enumerate(takes)}
+    assert result == EchoRunner().execute(following)
+
+
+def test_it_runs_ahead_where_what_it_orders_for_does() -> None:
+    assert ordered(EchoRunner()).can_run_ahead
+    assert not TreeOrderedLauncher(ImmediateLauncher(EchoRunner())).can_run_ahead

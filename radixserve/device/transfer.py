@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class CopyEvent(Protocol):
+class Event(Protocol):
     """A point in a device's work, as `torch.cuda.Event` is one."""
 
     def record(self) -> None:
@@ -35,10 +35,10 @@ class PastEvent:
         """Do nothing: it is past already."""
 
 
-def make_event(device: torch.device) -> CopyEvent:
+def make_event(device: torch.device) -> Event:
     """Return an event of a device's current stream."""
     if device.type == "cuda":
-        event: CopyEvent = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event: Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         return event
     return PastEvent()
 
@@ -54,8 +54,8 @@ def to_device(host: Tensor, device: torch.device) -> Tensor:
 
     torch keeps the pinned memory in between from other use until the copy is done.
     """
-    if device.type == "cpu":
-        return host
+    if device.type != "cuda":
+        return host.to(device)
     return host.pin_memory().to(device, non_blocking=True)
 
 
