@@ -4,7 +4,7 @@ in for, by what computes the same."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,23 +12,30 @@ import torch
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from radixserve.core.plan import BlockSwap, SamplingState, ScheduledReq, StepPlan
+from radixserve.engine import build as engine_build
 from radixserve.engine.gpu import GpuParts, build_gpu_compute
+from radixserve.engine.pipeline import StepPipeline
+from radixserve.engine.sync_engine import Engine
 from radixserve.errors import ConfigError
 from radixserve.models.loader import load_model
 from radixserve.runtime.device_memory import DeviceMemory
 from radixserve.runtime.host_kv import HostKV
 from radixserve.runtime.kv_cache import KVCache
+from radixserve.runtime.launch import ImmediateLauncher
 from radixserve.runtime.model_runner import ModelRunner
 from radixserve.runtime.sampler import Sampler
 from radixserve.types import ReqId, SamplingParams, TokenId, pack_ids
 from tests.attention.flashinfer_stand_in import StandInPackage
+from tests.kit.engines import ask, assert_idle
 from tests.kit.plain_capture import PlainCapture
 from tests.kit.tiny_model import write_tiny_model
+from tests.kit.tiny_tokenizer import write_tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from radixserve.engine.compute import Compute
+    from radixserve.engine.request import GenerateRequest
     from radixserve.models.loader import LoadedModel
 
 CPU = torch.device("cpu")
@@ -189,3 +196,141 @@ def test_swaps_go_through_the_runner(loaded: LoadedModel) -> None:
     compute.launcher.launch(StepPlan(2, (), swap_ins=(out,))).result()
 
     assert layer.k[7].eq(3.0).all()
+
+
+# -- the whole engine --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def make_gpu_engine(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Engine]:
+    """Build engines whose steps are computed by the GPU's runtime."""
+    folder = write_tiny_model(tmp_path_factory.mktemp("engine"), head_dim=64)
+    write_tiny_tokenizer(folder)
+
+    def build(
+        config: EngineConfig, loaded: LoadedModel, device: torch.device, vocab_size: int
+    ) -> Compute:
+        return build_gpu_compute(
+            config,
+            loaded,
+            device,
+            vocab_size=vocab_size,
+            make_host_kv=lambda pool: HostKV.allocate_beside(pool, 16),
+            parts=GpuParts(
+                kernels=StandInPackage().kernels(),
+                make_capture=PlainCapture,
+                measure=lambda device, step: DeviceMemory(
+                    total_bytes=300 * MIB, free_bytes=280 * MIB, step_bytes=MIB
+                ),
+            ),
+        )
+
+    monkeypatch.setattr(engine_build, "_build_compute", build)
+
+    def make(*, num_blocks: int = 256, **scheduler: Any) -> Engine:
+        config = EngineConfig(
+            model=ModelConfig(model=str(folder), dtype="bfloat16"),
+            cache=CacheConfig(block_size=BLOCK_SIZE, num_blocks=num_blocks),
+            scheduler=SchedulerConfig(**scheduler),
+            num_threads=1,
+            seed=0,
+        )
+        return Engine(config=config)
+
+    return make
+
+
+def in_step(engine: Engine) -> Engine:
+    """Let an engine that has not begun compute each step before it plans the next."""
+    engine.core._pipeline = StepPipeline(ImmediateLauncher(engine.core._runner))
+    return engine
+
+
+def known(ids: list[TokenId]) -> list[TokenId]:
+    """Return ids that the engine's tokenizer has."""
+    return [3 + token % 320 for token in ids]
+
+
+def requests_that_share(kind: SamplingParams, number: int = 10) -> list[GenerateRequest]:
+    return [
+        ask(known(prompt_of(2 * row)[: SHARED_LEN + 1 + row % 4]), params=replace(kind, seed=row))
+        for row in range(number)
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_steps_ahead_have_the_tokens_of_steps_one_by_one(
+    temperature: float, make_gpu_engine: Callable[..., Engine]
+) -> None:
+    """Prompts, levels, graphs and void rows; the batches are the same, so rounding is too."""
+    kind = SamplingParams(temperature=temperature, top_p=0.9, max_tokens=12)
+    requests = requests_that_share(kind)
+    ahead, plain = make_gpu_engine(), in_step(make_gpu_engine())
+
+    ours, expected = ahead.run(requests), plain.run(requests)
+
+    assert [c.token_ids for c in ours] == [c.token_ids for c in expected]
+    assert plain.stats().steps_ahead == 0
+    assert ahead.stats().steps_ahead >= 8
+    assert_idle(ahead.core)
+
+
+def test_a_stop_token_in_a_step_that_has_a_follower_ends_the_output_there(
+    make_gpu_engine: Callable[..., Engine],
+) -> None:
+    kind = SamplingParams(temperature=0.0, max_tokens=12)
+    [alone] = make_gpu_engine().run([ask(known(prompt_of(1)), params=kind)])
+    stop = alone.token_ids[5]
+    stopped = replace(kind, stop_token_ids=frozenset({stop}))
+    engine = make_gpu_engine()
+
+    [completion] = engine.run([ask(known(prompt_of(1)), params=stopped)])
+
+    assert completion.token_ids == alone.token_ids[: alone.token_ids.index(stop) + 1]
+    assert engine.stats().steps_ahead > 0
+    assert_idle(engine.core)
+
+
+def test_the_time_of_the_model_is_what_is_waited_for(
+    make_gpu_engine: Callable[..., Engine],
+) -> None:
+    engine = make_gpu_engine()
+    engine.run([ask(known(prompt_of(1)), max_tokens=6)])
+
+    spent = engine.core.times.seconds
+    assert spent["launch"] > 0
+    assert spent["wait"] > 0
+    assert spent["forward"] == spent["logits"] == 0
+
+
+def test_requests_that_need_the_host_between_steps_are_computed_step_by_step(
+    make_gpu_engine: Callable[..., Engine],
+) -> None:
+    engine = make_gpu_engine()
+    params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=3)
+
+    engine.add(ask(known(prompt_of(1)), params=params))
+    told = []
+    while engine.has_work:
+        told += [logprob for event in engine.step() for logprob in event.delta.logprobs]
+
+    assert engine.stats().steps_ahead == 0
+    assert len(told) == 6
+
+
+@pytest.mark.usefixtures("eager_admission")
+def test_a_pool_too_small_for_all_loses_nobody(make_gpu_engine: Callable[..., Engine]) -> None:
+    kind = SamplingParams(temperature=0.8, max_tokens=60)
+    requests = [
+        ask(known(prompt_of(2 * row + 1)), params=replace(kind, seed=row)) for row in range(8)
+    ]
+    engine = make_gpu_engine(num_blocks=20)
+
+    completions = engine.run(requests)
+
+    assert [len(c.token_ids) for c in completions] == [60] * 8
+    assert engine.stats().preemptions > 0
+    assert engine.stats().steps_ahead > 5
+    assert_idle(engine.core)
