@@ -107,7 +107,7 @@ class _Shop:
         return FlashInferAttention(
             pool.layers,
             num_qo_heads=self.loaded.spec.num_qo_heads,
-            options=FlashInferOptions(q_dtype=self.dtype),
+            options=FlashInferOptions(q_dtype=self.dtype, kv_scales=self.loaded.kv_scales),
             kernels=self.parts.kernels,
         )
 
@@ -184,6 +184,8 @@ def build_gpu_compute(
             f"quantization {config.model.quantization!r} needs the native kernels; add --device cpu"
         )
     shop = _Shop(config, loaded, device, vocab_size, parts)
+    if shop.kv_dtype.itemsize == 1 and loaded.kv_scales is None:
+        _log.info("the model brings no KV scales: K and V are stored as 8 bits with scales of 1")
     pool = shop.pool(shop.num_blocks())
     host_kv = make_host_kv(pool)
     attention = shop.attention(pool)

@@ -13,12 +13,15 @@ from radixserve.models.checkpoint import Checkpoint
 from radixserve.models.config import ModelSpec, read_json
 from radixserve.models.decoder import CausalLM
 from radixserve.models.dtype import choose_dtype
+from radixserve.models.kv_scales import is_kv_scale, read_kv_scales
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
     from torch import Tensor
+
+    from radixserve.attention.kv_writer import KVScale
 
 __all__ = ["LoadedModel", "choose_dtype", "load_model"]
 
@@ -39,6 +42,8 @@ class LoadedModel:
     spec: ModelSpec
     eos_token_ids: frozenset[int]
     """The ids that end an answer; may be empty."""
+    kv_scales: tuple[KVScale, ...] | None = None
+    """What 8-bit K and V are to be stored with, layer by layer; None if the folder does not say."""
 
 
 def load_model(folder: Path, *, dtype: torch.dtype, device: torch.device = _CPU) -> LoadedModel:
@@ -61,8 +66,13 @@ def load_model(folder: Path, *, dtype: torch.dtype, device: torch.device = _CPU)
     targets = model.checkpoint_targets()
     _check_coverage(model, targets)
     _refuse_mismatch(targets, checkpoint.names, folder=folder, is_tied=spec.tie_word_embeddings)
-    _write(checkpoint, targets, folder)
-    return LoadedModel(model.eval(), spec, _eos_token_ids(folder, config))
+    others = _write(checkpoint, targets, folder)
+    return LoadedModel(
+        model.eval(),
+        spec,
+        _eos_token_ids(folder, config),
+        read_kv_scales(others, spec.num_layers),
+    )
 
 
 def _unwritten_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> CausalLM:
@@ -91,7 +101,7 @@ def _refuse_mismatch(
     if missing:
         raise ModelLoadError(f"{folder}: the weights lack {_shorten(missing)}")
     known = set(targets) | ({_HEAD} if is_tied else set())
-    unexpected = sorted(n for n in names - known if not n.endswith(_HARMLESS_SUFFIX))
+    unexpected = sorted(n for n in names - known if not _is_beside_the_weights(n))
     if unexpected:
         raise ModelLoadError(
             f"{folder}: the weights hold tensors that the model has no place for: "
@@ -99,22 +109,31 @@ def _refuse_mismatch(
         )
 
 
+def _is_beside_the_weights(name: str) -> bool:
+    return name.endswith(_HARMLESS_SUFFIX) or is_kv_scale(name)
+
+
 def _shorten(names: list[str]) -> str:
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
-def _write(checkpoint: Checkpoint, targets: dict[str, Tensor], folder: Path) -> None:
+def _write(checkpoint: Checkpoint, targets: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Write every target, and return the scales of K and V that lie beside the weights."""
     unwritten = dict(targets)
+    kv_scales: dict[str, Tensor] = {}
     tied_head: Tensor | None = None
     for name, tensor in checkpoint.read_all():
         if name in unwritten:
             _write_one(name, tensor, unwritten.pop(name), folder)
         elif name == _HEAD:
             tied_head = tensor
+        elif is_kv_scale(name):
+            kv_scales[name] = tensor
     assert not unwritten, "the checkpoint did not yield every name it listed"
     if tied_head is not None:
         _refuse_other_head(tied_head, targets["model.embed_tokens.weight"], folder)
+    return kv_scales
 
 
 def _write_one(name: str, tensor: Tensor, target: Tensor, folder: Path) -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from radixserve.attention.kv_writer import KVScale
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from radixserve.core.plan import BlockSwap, SamplingState, ScheduledReq, StepPlan
 from radixserve.engine import build as engine_build
+from radixserve.engine import gpu as engine_gpu
 from radixserve.engine.gpu import GpuParts, build_gpu_compute
 from radixserve.engine.pipeline import StepPipeline
 from radixserve.engine.sync_engine import Engine
@@ -196,6 +198,18 @@ def test_swaps_go_through_the_runner(loaded: LoadedModel) -> None:
     compute.launcher.launch(StepPlan(2, (), swap_ins=(out,))).result()
 
     assert layer.k[7].eq(3.0).all()
+
+
+def test_scales_that_the_model_brings_are_what_8_bit_kv_is_stored_with(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_gpu, "choose_kv_dtype", lambda *_: torch.float8_e4m3fn)
+    scales = (KVScale(0.5, 0.25), KVScale(2.0, 1.5))
+    bench = Bench(replace(loaded, kv_scales=scales))
+
+    runs = [call.kwargs for call in bench.package.calls if call.name.endswith(".run")]
+
+    assert [(run["k_scale"], run["v_scale"]) for run in runs[-2:]] == [(0.5, 0.25), (2.0, 1.5)]
 
 
 # -- the whole engine --------------------------------------------------------------------------
