@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.attention.build import build_metadata
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
+from radixserve.config import CascadeConfig
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan
 from radixserve.runtime.kv_cache import KVCache
 from radixserve.types import ReqId, SamplingParams, pack_ids
@@ -78,9 +79,11 @@ def following(plan: StepPlan) -> StepPlan:
     return StepPlan(plan.step + 1, tuple(rows), follows=plan.step)
 
 
-def with_levels(metadata: AttentionMetadata, gate: CascadeGate | None = None) -> AttentionMetadata:
+def with_levels(
+    metadata: AttentionMetadata, gate: CascadeConfig | None = None
+) -> AttentionMetadata:
     """Return the batch with the levels that a gate finds."""
-    return replace(metadata, levels=find_levels(metadata, gate or CascadeGate()))
+    return replace(metadata, levels=find_levels(metadata, gate or CascadeConfig()))
 
 
 def new_pool(rig: Rig, shape: KVShape, num_blocks: int, *, block_size: int = BLOCK_SIZE) -> KVCache:

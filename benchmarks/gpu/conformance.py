@@ -13,8 +13,8 @@ from benchmarks.gpu.rig import DTYPE
 from benchmarks.gpu.row import at_least, at_most
 from radixserve.attention.build import build_metadata
 from radixserve.attention.layer_kv import LayerKV
-from radixserve.attention.levels import CascadeGate
 from radixserve.attention.reference import ReferenceAttention
+from radixserve.config import CascadeConfig
 from radixserve.types import pack_ids
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ NUM_KV_HEADS = 2
 SHARED_LEN = 192
 """Tokens that the sharers of a cascade case have in common: whole blocks at every page size."""
 
-GATE = CascadeGate(min_sharers=2, min_shared_tokens=64)
+GATE = CascadeConfig(min_sharers=2, min_shared_tokens=64)
 
 QO_LENS = {"decode": (1,) * 5, "mixed": (1, 70, 1, 17, 1, 33)}
 OWN_LENS = (5, 70, 1, 130, 3, 33)

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from radixserve.attention.flashinfer import FlashInferAttention, FlashInferOptions, load_kernels
+from radixserve.attention.flashinfer import (
+    FLAT,
+    FlashInferAttention,
+    FlashInferOptions,
+    load_kernels,
+)
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.engine.gpu import REAL_PARTS, GpuParts
 from radixserve.errors import BackendUnavailableError
@@ -123,7 +128,7 @@ class GpuRig:
         return FlashInferAttention(
             layers,
             num_qo_heads=num_qo_heads,
-            options=FlashInferOptions(q_dtype=DTYPE, gate=None),
+            options=FlashInferOptions(q_dtype=DTYPE, cascade=FLAT),
             kernels=self.parts.kernels,
         )
 

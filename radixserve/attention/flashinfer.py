@@ -35,7 +35,8 @@ from radixserve.attention.flashinfer_args import (
 from radixserve.attention.flashinfer_graph import FlashInferGraphAttention
 from radixserve.attention.flashinfer_kernels import Kernels, PackageKernels
 from radixserve.attention.flashinfer_pool import FlashInferPool, plan_decode, plan_prefill
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
+from radixserve.config import CascadeConfig
 from radixserve.device.transfer import to_device
 from radixserve.errors import BackendUnavailableError, InvariantError
 
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from radixserve.attention.metadata import AttentionMetadata, CascadeLevel
 
 
-DEFAULT_GATE = CascadeGate()
+CASCADE = CascadeConfig()
+FLAT = CascadeConfig(max_levels=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,8 @@ class FlashInferOptions:
     """float16 or bfloat16; when None, the pool's, and bfloat16 over a pool of 8-bit floats."""
     kv_scales: Sequence[KVScale] | None = None
     """One a layer, of a pool of 8-bit floats; all 1 when None."""
-    gate: CascadeGate | None = DEFAULT_GATE
-    """When what requests share is read once for all of them; never when None."""
+    cascade: CascadeConfig = CASCADE
+    """When what requests share is read once for all of them."""
 
 
 DEFAULT_OPTIONS = FlashInferOptions()
@@ -96,7 +98,7 @@ class FlashInferAttention:
         self._shape = _shape_of(layers[0], num_qo_heads, options.q_dtype)
         self._scale = self._shape.head_dim**-0.5 if scale is None else scale
         self._pool = FlashInferPool(layers, self._shape, options.kv_scales)
-        self._gate = options.gate if self._shape.can_merge else None
+        self._cascade = options.cascade if self._shape.can_merge else FLAT
         self._workspace = self._new_workspace(max_bucket=0)
         self._graph_workspace = self._workspace
         self._graph_indices = torch.empty(0, dtype=torch.int32, device=self._device)
@@ -113,9 +115,9 @@ class FlashInferAttention:
 
     def levels_of(self, metadata: AttentionMetadata) -> tuple[CascadeLevel, ...]:
         """Return the levels by which a batch will be attended to; none where that is flat."""
-        if metadata.levels or self._gate is None:
-            return metadata.levels if self._shape.can_merge else ()
-        return find_levels(metadata, self._gate)
+        if metadata.levels and self._shape.can_merge:
+            return metadata.levels
+        return find_levels(metadata, self._cascade)
 
     def plan(self, metadata: AttentionMetadata) -> None:
         """Take in a batch: divide it among thread blocks, send its tables to the device.

@@ -15,14 +15,12 @@ of its rows alike, so that a shared level needs no causal mask.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
 from radixserve.attention.metadata import CascadeLevel
-from radixserve.errors import ConfigError
 from radixserve.types import ID_BYTES
 
 if TYPE_CHECKING:
@@ -32,34 +30,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from radixserve.attention.metadata import AttentionMetadata
+    from radixserve.config import CascadeConfig
 
     Ints: TypeAlias = NDArray[np.int64]
 
 MAX_CANDIDATES = 32
 """Groups that are weighed against one another; of more, those that save most. Bounds the host's
 time: what is left out was worth the least."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CascadeGate:
-    """When one more level is worth one more attention and one more merge in every layer.
-
-    Raises:
-        ConfigError: a bound is too low to mean anything.
-    """
-
-    min_sharers: int = 8
-    """Fewest requests that share a group."""
-    min_shared_tokens: int = 512
-    """Fewest tokens that a group adds to what its sharers share already."""
-    max_levels: int = 3
-    """Most levels, the private one among them."""
-
-    def __post_init__(self) -> None:
-        lowest = {"min_sharers": 2, "min_shared_tokens": 1, "max_levels": 2}
-        for name, bound in lowest.items():
-            if (value := getattr(self, name)) < bound:
-                raise ConfigError(f"{name} must be at least {bound}; got {value}")
 
 
 class _Group(NamedTuple):
@@ -83,7 +60,7 @@ class _Choice(NamedTuple):
     """(level, blocks that the levels above it cover, group), outer ones first."""
 
 
-def find_levels(metadata: AttentionMetadata, gate: CascadeGate) -> tuple[CascadeLevel, ...]:
+def find_levels(metadata: AttentionMetadata, gate: CascadeConfig) -> tuple[CascadeLevel, ...]:
     """Return the levels that read what neighbouring requests share once; none if flat is better.
 
     Only neighbours are compared: requests in the tree's order show all that they share. A request
@@ -95,6 +72,8 @@ def find_levels(metadata: AttentionMetadata, gate: CascadeGate) -> tuple[Cascade
         gate: What a level must save.
     Complexity: O(requests + blocks of requests that may share), without a Python loop over blocks.
     """
+    if gate.max_levels == 1:
+        return ()
     min_blocks = -(-gate.min_shared_tokens // metadata.block_size)
     shared = _shared_blocks(metadata, min_blocks)
     groups = list(_groups(shared, gate.min_sharers))

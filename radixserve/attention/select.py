@@ -39,7 +39,7 @@ BACKENDS: Mapping[str, BackendFactory] = {
 AUTO_ORDER: tuple[str, ...] = ("cpu", "reference")
 """What "auto" tries over a pool in host memory, the fastest first; the last runs everywhere."""
 
-AUTO_ORDER_CUDA: tuple[str, ...] = ("flashinfer", "reference")
+AUTO_ORDER_CUDA: tuple[str, ...] = ("flashinfer",)
 """What it tries over a pool on a CUDA device."""
 
 

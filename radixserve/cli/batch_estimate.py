@@ -42,13 +42,10 @@ def estimate_file(
     Raises:
         ConfigError: the model cannot be used.
     """
-    import torch
-
-    from radixserve.attention.select import has_kernels
     from radixserve.batch.estimate import estimate_lines
     from radixserve.batch.line import LineFault
     from radixserve.batch.plan import make_order
-    from radixserve.models.dtype import choose_dtype, choose_kv_dtype
+    from radixserve.engine.precision import choose_precision
     from radixserve.runtime.kv_cache import block_bytes
     from radixserve.server.line_cost import LineCosts
 
@@ -73,10 +70,7 @@ def estimate_file(
         )
     finally:
         order.close()
-    engine = config.engine
-    dtype = choose_dtype(engine.model.dtype, has_kernels=has_kernels(engine.attention.backend))
-    kv_dtype = choose_kv_dtype(engine.cache.kv_cache_dtype, dtype, torch.device("cpu"))
-    size = block_bytes(spec, block_size, kv_dtype)
+    size = block_bytes(spec, block_size, choose_precision(config.engine).kv_dtype)
     return FileEstimate(estimate, num_faults, size, concurrency)
 
 

@@ -58,7 +58,7 @@ async def _findings(config: EngineConfig) -> AsyncIterator[Finding]:
     for look in (self_test.python, self_test.torch, self_test.machine):
         yield look()
     yield self_test.native_kernels()
-    yield self_test.dtype(config.model.dtype, config.attention.backend)
+    yield self_test.precision(config)
     found = self_test.model_files(config.model.model)
     yield found
     if found.is_ok:

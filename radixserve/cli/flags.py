@@ -197,6 +197,24 @@ COMPUTE_FLAGS = (
         "plain torch (reference)",
         choices=("auto", "cpu", "flashinfer", "reference"),
     ),
+    Flag(
+        "--cascade-min-sharers",
+        "engine.attention.cascade.min_sharers",
+        "flashinfer reads a prefix once for so many requests that share it",
+        read=int,
+    ),
+    Flag(
+        "--cascade-min-shared-tokens",
+        "engine.attention.cascade.min_shared_tokens",
+        "and if it is so long",
+        read=int,
+    ),
+    Flag(
+        "--cascade-max-levels",
+        "engine.attention.cascade.max_levels",
+        "and at most so many inside one another, with what is each request's own; 1 is off",
+        read=int,
+    ),
     Flag("--num-threads", "engine.num_threads", "threads (default: all cores)", read=int),
     Flag(
         "--seed",

@@ -85,19 +85,21 @@ def machine() -> Finding:
     return Finding("machine", free >= LEAST_FREE_BYTES, detail)
 
 
-def dtype(setting: str, backend: str) -> Finding:
-    """Look at which precision is chosen here for an attention backend, and why."""
+def precision(config: EngineConfig) -> Finding:
+    """Look at where the model goes and which precision is chosen there, and why."""
     from radixserve.attention.select import has_kernels
-    from radixserve.models.dtype import choose_dtype
+    from radixserve.engine.precision import choose_precision
 
-    is_native = has_kernels(backend)
     try:
-        chosen = str(choose_dtype(setting, has_kernels=is_native)).removeprefix("torch.")
+        device, dtype, _ = choose_precision(config)
     except RadixServeError as error:
         return _failure("dtype", error)
-    if setting != "auto":
+    chosen = str(dtype).removeprefix("torch.")
+    if device.type == "cuda":
+        return Finding("dtype", True, f"{chosen}, on the GPU")
+    if config.model.dtype != "auto":
         return Finding("dtype", True, f"{chosen}, as asked for")
-    if is_native:
+    if has_kernels(config.attention.backend):
         return Finding("dtype", True, f"{chosen}, which the native kernels read at half the cost")
     native = "multiplies" if chosen == "bfloat16" else "does not multiply"
     return Finding("dtype", True, f"{chosen}: this CPU {native} bfloat16 natively")

@@ -22,10 +22,10 @@ from radixserve.engine.engine_core import EngineCore
 from radixserve.engine.gpu import build_gpu_compute
 from radixserve.engine.info import ModelInfo
 from radixserve.engine.kv_events import KVEventPublisher, default_topic
+from radixserve.engine.precision import choose_precision
 from radixserve.engine.queue_limit import QueueLimit
 from radixserve.errors import ConfigError
-from radixserve.models.device import choose_device
-from radixserve.models.dtype import choose_dtype, choose_gpu_dtype, choose_kv_dtype
+from radixserve.models.dtype import choose_kv_dtype
 from radixserve.models.loader import load_model
 from radixserve.models.source import resolve_model
 from radixserve.runtime.host_kv import HostKV
@@ -57,12 +57,11 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     Raises:
         ConfigError: a setting or the model cannot be used; says which and why.
     """
-    device = choose_device(config.model.device, backend=config.attention.backend)
+    device, dtype, _ = choose_precision(config)
     _set_num_threads(config.num_threads or len(os.sched_getaffinity(0)))
     folder = resolve_model(config.model.model, progress=progress)
     tokenizer = Tokenizer.from_folder(folder)
     template = load_chat_template(config.model, folder, tokenizer)
-    dtype = _choose_dtype(config, device)
     loaded = load_model(folder, dtype=dtype, device=device)
     vocab_size = min(tokenizer.vocab_size, loaded.spec.vocab_size)
     compute = _build_compute(config, loaded, device, vocab_size)
@@ -100,12 +99,6 @@ def _build_sampler(config: EngineConfig, vocab_size: int) -> StepSampler:
     if has_kernels(config.attention.backend):
         return NativeSampler(vocab_size)
     return Sampler(vocab_size)
-
-
-def _choose_dtype(config: EngineConfig, device: torch.device) -> torch.dtype:
-    if device.type == "cuda":
-        return choose_gpu_dtype(config.model.dtype)
-    return choose_dtype(config.model.dtype, has_kernels=has_kernels(config.attention.backend))
 
 
 def _build_compute(

@@ -107,7 +107,11 @@ class _Shop:
         return FlashInferAttention(
             pool.layers,
             num_qo_heads=self.loaded.spec.num_qo_heads,
-            options=FlashInferOptions(q_dtype=self.dtype, kv_scales=self.loaded.kv_scales),
+            options=FlashInferOptions(
+                q_dtype=self.dtype,
+                kv_scales=self.loaded.kv_scales,
+                cascade=self.config.attention.cascade,
+            ),
             kernels=self.parts.kernels,
         )
 

@@ -14,8 +14,9 @@ from radixserve import kernels
 from radixserve.attention.build import build_metadata
 from radixserve.attention.cpu import CpuAttention
 from radixserve.attention.layer_kv import LayerKV
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
 from radixserve.attention.reference import ReferenceAttention
+from radixserve.config import CascadeConfig
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
 from tests.attention.conformance import (
@@ -38,7 +39,7 @@ def make_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBac
 
 
 def make_levelled_reference(layers: Sequence[LayerKV], num_qo_heads: int) -> AttentionBackend:
-    gate = CascadeGate(min_sharers=2, min_shared_tokens=1)
+    gate = CascadeConfig(min_sharers=2, min_shared_tokens=1)
     return Levelled(make_reference(layers, num_qo_heads), gate)
 
 
@@ -141,7 +142,7 @@ def test_the_reference_runs_where_the_pool_is() -> None:
     backend = ReferenceAttention([layer], num_qo_heads=4)
     tables = [pack_ids([1, 2]), pack_ids([1, 3])]
     flat = build_metadata(qo_lens=[2, 1], starts=[4, 5], tables=tables, block_size=4)
-    levels = find_levels(flat, CascadeGate(min_sharers=2, min_shared_tokens=1))
+    levels = find_levels(flat, CascadeConfig(min_sharers=2, min_shared_tokens=1))
     assert levels
     for metadata in (flat, replace(flat, levels=levels)):
         backend.plan(metadata)

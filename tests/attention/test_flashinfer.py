@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from radixserve.attention.build import build_metadata
 from radixserve.attention.flashinfer import (
+    FLAT,
     FlashInferAttention,
     FlashInferOptions,
     load_kernels,
@@ -21,8 +22,9 @@ from radixserve.attention.flashinfer import (
 from radixserve.attention.flashinfer_args import is_pure_decode, pad_decode
 from radixserve.attention.kv_writer import KVScale
 from radixserve.attention.layer_kv import LayerKV
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
 from radixserve.attention.reference import ReferenceAttention
+from radixserve.config import CascadeConfig
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
 from tests.attention.conformance import CASES, Case, check_attention_backend
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from radixserve.attention.backend import AttentionBackend
     from radixserve.attention.metadata import AttentionMetadata
 
-EAGER_GATE = CascadeGate(min_sharers=2, min_shared_tokens=1)
+EAGER = CascadeConfig(min_sharers=2, min_shared_tokens=1)
 BUCKETS = (1, 2, 4, 8)
 
 FLASHINFER_CASES = [replace(case, dtype=torch.float16) for case in CASES if case.kv_dtype is None]
@@ -46,13 +48,13 @@ FLASHINFER_CASES = [replace(case, dtype=torch.float16) for case in CASES if case
 def make_flat(
     layers: Sequence[LayerKV], num_qo_heads: int, *, package: StandInPackage | None = None
 ) -> FlashInferAttention:
-    return make(layers, num_qo_heads, FlashInferOptions(gate=None), package)
+    return make(layers, num_qo_heads, FlashInferOptions(cascade=FLAT), package)
 
 
 def make_cascade(
     layers: Sequence[LayerKV], num_qo_heads: int, *, package: StandInPackage | None = None
 ) -> FlashInferAttention:
-    return make(layers, num_qo_heads, FlashInferOptions(gate=EAGER_GATE), package)
+    return make(layers, num_qo_heads, FlashInferOptions(cascade=EAGER), package)
 
 
 def make(
@@ -323,15 +325,15 @@ def test_levels_that_the_runtime_found_are_used_and_without_a_gate_none_are_soug
     metadata = decodes(3)
 
     assert backend.levels_of(metadata) == ()
-    found = find_levels(metadata, EAGER_GATE)
+    found = find_levels(metadata, EAGER)
     assert backend.levels_of(replace(metadata, levels=found)) == found
 
 
 def test_more_heads_than_the_merge_takes_are_attended_to_flat() -> None:
     layer = make_layer()
-    backend = make([layer], 130, FlashInferOptions(gate=EAGER_GATE))
+    backend = make([layer], 130, FlashInferOptions(cascade=EAGER))
     metadata = decodes(3)
-    levels = find_levels(metadata, EAGER_GATE)
+    levels = find_levels(metadata, EAGER)
 
     assert levels
     assert backend.levels_of(metadata) == ()
@@ -347,7 +349,7 @@ def test_the_scale_multiplies_the_scores(kind: str) -> None:
         [layer],
         num_qo_heads=4,
         scale=0.0,
-        options=FlashInferOptions(gate=EAGER_GATE),
+        options=FlashInferOptions(cascade=EAGER),
         kernels=StandInPackage().kernels(),
     )
     backend: AttentionBackend = eager.for_graph(3) if kind == "graph" else eager
@@ -368,7 +370,7 @@ def test_the_scale_multiplies_the_scores(kind: str) -> None:
 def test_eight_bit_kv_is_scaled_on_its_way_in_and_out(dtype: torch.dtype, make_batch: Any) -> None:
     metadata = make_batch()
     layer, scale = make_layer(dtype), KVScale(k=0.5, v=4.0)
-    options = FlashInferOptions(kv_scales=[scale], gate=EAGER_GATE)
+    options = FlashInferOptions(kv_scales=[scale], cascade=EAGER)
     q, k, v = (torch.randn(metadata.num_tokens, n, 64).bfloat16() for n in (4, 2, 2))
 
     backend = make([layer], 4, options)

@@ -19,7 +19,8 @@ from radixserve.attention.flashinfer_args import (
     prefill_args,
     workspace_bytes,
 )
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
+from radixserve.config import CascadeConfig
 from radixserve.errors import BackendUnavailableError, InvariantError
 from radixserve.types import pack_ids
 from tests.attention.trees import Batch, batches
@@ -70,7 +71,7 @@ def test_a_row_is_appended_at_its_position_of_its_request() -> None:
 
 def test_only_the_private_level_is_causal() -> None:
     batch = Batch([[1, 2, 3], [1, 2, 4]], starts=[8, 8], qo_lens=[1, 2], block_size=4)
-    levels = find_levels(batch.metadata, CascadeGate(min_sharers=2, min_shared_tokens=1))
+    levels = find_levels(batch.metadata, CascadeConfig(min_sharers=2, min_shared_tokens=1))
 
     shared, private = level_args(levels)
 
@@ -87,7 +88,7 @@ def test_planned_lengths_are_those_of_the_batch_at_every_page_size(
 ) -> None:
     """FlashInfer derives lengths: (pages - 1) * page_size + last_page_len, or 0."""
     metadata = batch.metadata
-    gate = CascadeGate(min_sharers=2, min_shared_tokens=1)
+    gate = CascadeConfig(min_sharers=2, min_shared_tokens=1)
     levels = find_levels(metadata, gate) if is_by_levels else ()
     kv_lens = torch.zeros_like(metadata.kv_lens)
     for args in level_args(levels) or (prefill_args(metadata),):
@@ -130,7 +131,7 @@ def test_padding_adds_rows_of_length_one_on_the_dummy_block(bucket: int) -> None
 def test_padding_drops_the_levels() -> None:
     batch = Batch([[1, 2], [1, 3]], starts=[4, 4], qo_lens=[1, 1], block_size=4)
     metadata = batch.metadata
-    levels = find_levels(metadata, CascadeGate(min_sharers=2, min_shared_tokens=1))
+    levels = find_levels(metadata, CascadeConfig(min_sharers=2, min_shared_tokens=1))
     assert levels
 
     assert pad_decode(replace(metadata, levels=levels), 2, dummy_block=9).levels == ()

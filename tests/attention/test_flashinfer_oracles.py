@@ -7,10 +7,11 @@ import torch
 
 from radixserve.attention.flashinfer_args import level_args, prefill_args
 from radixserve.attention.level_wise import attend_level
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
 from radixserve.attention.merge import Partial, merge
 from radixserve.attention.metadata import CascadeLevel
 from radixserve.attention.paged_rows import PagedRows
+from radixserve.config import CascadeConfig
 from tests.attention.trees import Batch
 
 flashinfer = pytest.importorskip("flashinfer", reason="the package flashinfer is not installed")
@@ -52,7 +53,7 @@ def test_a_merge_is_that_of_flashinfers_reference() -> None:
 def test_flashinfer_derives_the_lengths_that_are_meant() -> None:
     batch = Batch([[1, 2, 3], [1, 2, 4, 5], [6]], [9, 13, 0], [1, 2, 2], block_size=4)
     metadata = batch.metadata
-    levels = level_args(find_levels(metadata, CascadeGate(min_sharers=2, min_shared_tokens=1)))
+    levels = level_args(find_levels(metadata, CascadeConfig(min_sharers=2, min_shared_tokens=1)))
 
     def lengths(indptr: torch.Tensor, last_page_len: torch.Tensor) -> list[int]:
         told: list[int] = flashinfer.get_seq_lens(indptr, last_page_len, 4).tolist()

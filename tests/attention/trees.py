@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from radixserve.attention.build import build_metadata
 from radixserve.attention.layer_kv import LayerKV
-from radixserve.attention.levels import CascadeGate, find_levels
+from radixserve.attention.levels import find_levels
+from radixserve.config import CascadeConfig
 from radixserve.types import pack_ids
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def batches(draw: st.DrawFn, *, block_sizes: Sequence[int] = (1, 16, 64)) -> Bat
 
 
 gates = st.builds(
-    CascadeGate,
+    CascadeConfig,
     min_sharers=st.integers(2, 4),
     min_shared_tokens=st.sampled_from([1, 16, 100]),
     max_levels=st.integers(2, 4),
@@ -104,7 +105,7 @@ gates = st.builds(
 class Levelled:
     """A backend that is given every batch with the levels that a gate lets through."""
 
-    def __init__(self, inner: AttentionBackend, gate: CascadeGate) -> None:
+    def __init__(self, inner: AttentionBackend, gate: CascadeConfig) -> None:
         self._inner = inner
         self._gate = gate
 

@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import torch
 
 from radixserve.cli import self_test
 from radixserve.cli.main import main
+from radixserve.config import AttentionConfig, EngineConfig
+from radixserve.engine import precision
 from radixserve.kernels import is_available
 
 REPO = Path(__file__).parents[2]
@@ -25,10 +29,29 @@ def test_check_finds_nothing_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert "from the cache and the same tokens" in lines[-2]
 
 
+def with_backend(backend: Literal["auto", "reference", "flashinfer"]) -> EngineConfig:
+    return EngineConfig(attention=AttentionConfig(backend=backend))
+
+
 def test_check_tells_the_precision_of_the_backend_that_is_asked_for() -> None:
-    assert "native kernels" not in str(self_test.dtype("auto", "reference"))
+    assert "native kernels" not in str(self_test.precision(with_backend("reference")))
     if is_available():
-        assert "bfloat16, which the native kernels" in str(self_test.dtype("auto", "auto"))
+        found = self_test.precision(with_backend("auto"))
+        assert "bfloat16, which the native kernels" in str(found)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_check_says_that_there_is_no_gpu_before_a_model_is_loaded() -> None:
+    found = self_test.precision(with_backend("flashinfer"))
+
+    assert str(found).startswith("FAILED  dtype")
+    assert "no NVIDIA GPU was found; use --attention-backend cpu" in found.detail
+
+
+def test_check_tells_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "choose_device", lambda *_, **__: torch.device("cuda"))
+
+    assert self_test.precision(with_backend("auto")).detail == "bfloat16, on the GPU"
 
 
 def test_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from radixserve.config import (
     CacheConfig,
+    CascadeConfig,
     EngineConfig,
     HttpConfig,
     KeyConfig,
@@ -218,6 +219,13 @@ def test_the_cpu_file_spells_out_the_defaults() -> None:
     assert load_config(REPO / "configs" / "cpu-default.toml") == ServerConfig()
 
 
+def test_the_cpu_file_names_every_setting() -> None:
+    text = (REPO / "configs" / "cpu-default.toml").read_text(encoding="utf-8")
+    named = set(re.findall(r"^(?:# )?(\w+) = ", text, re.MULTILINE))
+
+    assert {key.rpartition(".")[2] for key in config_keys()} - named == set()
+
+
 def test_the_gpu_file_explains_every_setting_of_the_engine() -> None:
     text = (REPO / "configs" / "gpu.toml").read_text(encoding="utf-8")
     explained = set(re.findall(r"^(?:# )?(\w+) = [^#\n]+#", text, re.MULTILINE))
@@ -255,6 +263,9 @@ def test_settings_are_frozen() -> None:
             ),
             "swap_space_bytes",
         ),
+        (lambda: CascadeConfig(min_sharers=1), "min_sharers"),
+        (lambda: CascadeConfig(min_shared_tokens=0), "min_shared_tokens"),
+        (lambda: CascadeConfig(max_levels=0), "max_levels"),
         (lambda: HttpConfig(max_body_bytes=1), "max_body_bytes"),
         (lambda: HttpConfig(shutdown_grace_s=-1), "shutdown_grace_s"),
     ],

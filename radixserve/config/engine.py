@@ -1,33 +1,14 @@
-"""Settings: frozen dataclasses that contain one another.
-
-    ServerConfig
-      engine: EngineConfig
-        model: ModelConfig          which weights, in which precision
-        cache: CacheConfig          the KV pool and the tree over it
-        scheduler: SchedulerConfig  how many Reqs and tokens share a step
-        attention: AttentionConfig  which kernels
-      http: HttpConfig              address, limits
-        keys: KeyConfig             who may ask
-        observe: ObserveConfig      logs, metrics, traces
-
-A class receives only its own part. `None` means "choose for me"; whoever owns the knowledge (the
-loader for the dtype, `runtime.memory` for the pool) fills it in and says so in the log.
-"""
+"""Settings of an engine: the model, its KV, the scheduler, the kernels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from radixserve.errors import ConfigError
+from radixserve.config.rule import require
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """The name of the model that `radixserve pull` fetches and that is served when none is named."""
-
-
-def _require(condition: bool, key: str, allowed: str, value: object) -> None:
-    if not condition:
-        raise ConfigError(f"{key} must be {allowed}; got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +34,18 @@ class ModelConfig:
     """How the model writes calls of tools; auto: as its chat template shows it."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.tool_call_parser in ("auto", "hermes", "llama3", "mistral", "mistral-args"),
             "tool_call_parser",
             "auto, hermes, llama3, mistral or mistral-args",
             self.tool_call_parser,
         )
-        _require(self.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", self.device)
-        _require(
+        require(self.device in ("auto", "cpu", "cuda"), "device", "auto, cpu or cuda", self.device)
+        require(
             self.quantization in ("none", "int8"), "quantization", "none or int8", self.quantization
         )
-        _require(bool(self.model), "model", "a folder, a GGUF file or a model id", self.model)
-        _require(
+        require(bool(self.model), "model", "a folder, a GGUF file or a model id", self.model)
+        require(
             self.max_model_len is None or self.max_model_len >= 2,
             "max_model_len",
             "at least 2",
@@ -107,32 +88,32 @@ class CacheConfig:
     """Where subscribers that missed something may ask for it again; nowhere when None."""
 
     def __post_init__(self) -> None:
-        _require(1 <= self.block_size <= 1024, "block_size", "from 1 to 1024", self.block_size)
+        require(1 <= self.block_size <= 1024, "block_size", "from 1 to 1024", self.block_size)
         fraction = self.memory_fraction
-        _require(0 < fraction <= 0.95, "memory_fraction", "above 0 and at most 0.95", fraction)
+        require(0 < fraction <= 0.95, "memory_fraction", "above 0 and at most 0.95", fraction)
         share = self.gpu_memory_utilization
-        _require(0 < share <= 1, "gpu_memory_utilization", "above 0 and at most 1", share)
+        require(0 < share <= 1, "gpu_memory_utilization", "above 0 and at most 1", share)
         dtypes = ("auto", "int8", "fp8_e4m3", "fp8_e5m2")
-        _require(
+        require(
             self.kv_cache_dtype in dtypes, "kv_cache_dtype", ", ".join(dtypes), self.kv_cache_dtype
         )
-        _require(0 <= self.hold_share <= 1, "hold_share", "from 0 to 1", self.hold_share)
-        _require(
+        require(0 <= self.hold_share <= 1, "hold_share", "from 0 to 1", self.hold_share)
+        require(
             self.num_blocks is None or self.num_blocks >= 1, "num_blocks", ">= 1", self.num_blocks
         )
-        _require(
+        require(
             self.kv_cache_memory_bytes is None or self.kv_cache_memory_bytes > 0,
             "kv_cache_memory_bytes",
             "above 0",
             self.kv_cache_memory_bytes,
         )
-        _require(
+        require(
             self.swap_space_bytes is None or self.swap_space_bytes >= 0,
             "swap_space_bytes",
             "at least 0",
             self.swap_space_bytes,
         )
-        _require(
+        require(
             self.kv_events_replay_endpoint is None or self.kv_events_endpoint is not None,
             "kv_events_replay_endpoint",
             "given together with kv_events_endpoint",
@@ -164,34 +145,52 @@ class SchedulerConfig:
     """Most tokens waiting, likewise."""
 
     def __post_init__(self) -> None:
-        _require(self.max_num_seqs >= 1, "max_num_seqs", "at least 1", self.max_num_seqs)
-        _require(
+        require(self.max_num_seqs >= 1, "max_num_seqs", "at least 1", self.max_num_seqs)
+        require(
             self.max_num_batched_tokens >= self.max_num_seqs,
             "max_num_batched_tokens",
             f"at least max_num_seqs ({self.max_num_seqs})",
             self.max_num_batched_tokens,
         )
-        _require(
+        require(
             self.prefill_chunk_len is None or self.prefill_chunk_len >= 1,
             "prefill_chunk_len",
             "at least 1",
             self.prefill_chunk_len,
         )
-        _require(self.aged_every >= 1, "aged_every", "at least 1", self.aged_every)
-        _require(
+        require(self.aged_every >= 1, "aged_every", "at least 1", self.aged_every)
+        require(
             self.max_queued_tokens is None or self.max_queued_tokens >= 1,
             "max_queued_tokens",
             "at least 1",
             self.max_queued_tokens,
         )
         modes = ("auto", "recompute", "swap")
-        _require(
+        require(
             self.preemption_mode in modes,
             "preemption_mode",
             ", ".join(modes),
             self.preemption_mode,
         )
-        _require(self.max_queue_len >= 1, "max_queue_len", "at least 1", self.max_queue_len)
+        require(self.max_queue_len >= 1, "max_queue_len", "at least 1", self.max_queue_len)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeConfig:
+    """When FlashInfer reads blocks that several requests share once for all of them: one more level
+    is one more attention and one more merge in every layer. The native kernels decide by
+    themselves."""
+
+    min_sharers: int = 8
+    """Fewest requests that share a level's blocks."""
+    min_shared_tokens: int = 512
+    """Fewest tokens that a level adds to what its sharers share already."""
+    max_levels: int = 3
+    """Most levels, the private one among them; 1 is off."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_sharers", 2), ("min_shared_tokens", 1), ("max_levels", 1)):
+            require(getattr(self, name) >= least, name, f"at least {least}", getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +200,11 @@ class AttentionConfig:
     backend: Literal["auto", "cpu", "flashinfer", "reference"] = "auto"
     """cpu: the native kernels. flashinfer: FlashInfer's, on a CUDA device. reference: plain torch.
     auto: the fastest that runs here."""
+    cascade: CascadeConfig = field(default_factory=CascadeConfig)
 
     def __post_init__(self) -> None:
         allowed = ("auto", "cpu", "flashinfer", "reference")
-        _require(self.backend in allowed, "backend", " or ".join(allowed), self.backend)
+        require(self.backend in allowed, "backend", " or ".join(allowed), self.backend)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,126 +221,15 @@ class EngineConfig:
     """Seeds the requests that bring no seed of their own; from the system's entropy when None."""
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.scheduler.preemption_mode != "swap" or self.cache.swap_space_bytes != 0,
             "swap_space_bytes",
             "above 0 for preemption_mode swap",
             self.cache.swap_space_bytes,
         )
-        _require(
+        require(
             self.num_threads is None or self.num_threads >= 1,
             "num_threads",
             "at least 1",
             self.num_threads,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyConfig:
-    """Who may ask. Without any key everybody who reaches the server may, for all but admin routes
-    of a server that listens beyond this machine."""
-
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """Any of them opens every route but the admin ones."""
-    api_key_file: str | None = None
-    """A file with one more key a line, as KEY or as NAME:KEY."""
-    admin_api_keys: tuple[str, ...] = field(default=(), repr=False)
-    """These open the admin routes too."""
-    admin_api_key_file: str | None = None
-    """The same for admin keys."""
-    share_cache: bool = False
-    """With more than one API key, each has cached prefixes of its own; True shares them, which lets
-    one caller find out by timing what another has sent."""
-
-    def __post_init__(self) -> None:
-        for name in ("api_keys", "admin_api_keys"):
-            # The keys themselves are left out of the message: they are secrets.
-            _require(all(getattr(self, name)), name, "not empty, each of them", "an empty key")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObserveConfig:
-    """What the HTTP server tells its operator."""
-
-    access_log: Literal["json", "text", "off"] = "text"
-    """A line for each call: route, status, times, tokens, the key's name. Probes that went well are
-    left out."""
-    log_interval_s: float = 10.0
-    """Seconds between two lines about the load, while there is any; 0 is off."""
-    log_step_times: bool = False
-    """Whether each of those lines is followed by one about where the time of the steps went."""
-    metrics_aliases: Literal["vllm", "off"] = "vllm"
-    """Under which other names /metrics tells its numbers too, for dashboards that exist."""
-    otlp_endpoint: str | None = None
-    """Where traces go (OTLP over HTTP, as in http://localhost:4318/v1/traces); none when None."""
-
-    def __post_init__(self) -> None:
-        _require(self.log_interval_s >= 0, "log_interval_s", ">= 0", self.log_interval_s)
-        for name, allowed in (
-            ("access_log", ("json", "text", "off")),
-            ("metrics_aliases", ("vllm", "off")),
-        ):
-            _require(
-                getattr(self, name) in allowed, name, " or ".join(allowed), getattr(self, name)
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
-    """The HTTP server: where it listens, who may ask, and what it bounds."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0 takes any free port; the banner says which."""
-    tls_cert: str | None = None
-    """A PEM file with the certificate and its chain; with `tls_key` the server speaks HTTPS."""
-    tls_key: str | None = None
-    cors_origins: tuple[str, ...] = ()
-    """Origins whose web pages may call this server, as in https://example.org; * is every one."""
-    keys: KeyConfig = field(default_factory=KeyConfig)
-    observe: ObserveConfig = field(default_factory=ObserveConfig)
-    max_body_bytes: int = 16 * 1024 * 1024
-    unknown_fields: Literal["refuse", "ignore"] = "refuse"
-    """What happens to a request field that this server does not know."""
-    shutdown_grace_s: float = 30.0
-    """How long running requests may go on after the signal to stop."""
-    data_dir: str | None = None
-    """A folder for uploaded files and batches; when None those routes are off, and nothing is ever
-    written."""
-    max_file_bytes: int = 200 * 1024 * 1024
-    batch_concurrency: int = 32
-    """Most requests of batches under way at once; they have a low priority."""
-
-    def __post_init__(self) -> None:
-        _require(0 <= self.port <= 65535, "port", "from 0 to 65535", self.port)
-        _require(self.data_dir != "", "data_dir", "the path of a folder", self.data_dir)
-        _require(
-            (self.tls_cert is None) == (self.tls_key is None),
-            "tls_cert",
-            "given together with tls_key",
-            self.tls_cert,
-        )
-        for origin in self.cors_origins:
-            is_origin = origin == "*" or ("://" in origin and not origin.endswith("/"))
-            _require(is_origin, "cors_origins", "* or like https://example.org", origin)
-        for name, least in (
-            ("max_body_bytes", 1024),
-            ("shutdown_grace_s", 0),
-            ("max_file_bytes", 1024),
-            ("batch_concurrency", 1),
-        ):
-            _require(getattr(self, name) >= least, name, f">= {least}", getattr(self, name))
-        _require(
-            self.unknown_fields in ("refuse", "ignore"),
-            "unknown_fields",
-            "refuse or ignore",
-            self.unknown_fields,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """Everything `radixserve serve` needs."""
-
-    engine: EngineConfig = field(default_factory=EngineConfig)
-    http: HttpConfig = field(default_factory=HttpConfig)
