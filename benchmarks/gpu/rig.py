@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from radixserve.attention.flashinfer import (
-    FLAT,
     FlashInferAttention,
     FlashInferOptions,
     load_kernels,
 )
 from radixserve.attention.reference import ReferenceAttention
+from radixserve.config import CascadeConfig
 from radixserve.engine.gpu import REAL_PARTS, GpuParts
 from radixserve.errors import BackendUnavailableError
 from radixserve.runtime.cuda_graph import GraphedForward
@@ -47,6 +47,9 @@ DTYPE = torch.bfloat16
 """Of weights and rows, everywhere."""
 
 MAX_STAGED_TOKENS = 16384
+
+AS_TOLD = CascadeConfig(min_shared_tokens=2**40)
+"""Levels only where a batch says so."""
 
 
 class Rig(Protocol):
@@ -128,7 +131,7 @@ class GpuRig:
         return FlashInferAttention(
             layers,
             num_qo_heads=num_qo_heads,
-            options=FlashInferOptions(q_dtype=DTYPE, cascade=FLAT),
+            options=FlashInferOptions(q_dtype=DTYPE, cascade=AS_TOLD),
             kernels=self.parts.kernels,
         )
 

@@ -36,6 +36,7 @@ from radixserve.attention.flashinfer_graph import FlashInferGraphAttention
 from radixserve.attention.flashinfer_kernels import Kernels, PackageKernels
 from radixserve.attention.flashinfer_pool import FlashInferPool, plan_decode, plan_prefill
 from radixserve.attention.levels import find_levels
+from radixserve.attention.merge import Partial
 from radixserve.config import CascadeConfig
 from radixserve.device.transfer import to_device
 from radixserve.errors import BackendUnavailableError, InvariantError
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 
 CASCADE = CascadeConfig()
 FLAT = CascadeConfig(max_levels=1)
+
+TURNS = (0, 1)
+"""A plan is written while the one before it may still be on its way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +106,16 @@ class FlashInferAttention:
         self._workspace = self._new_workspace(max_bucket=0)
         self._graph_workspace = self._workspace
         self._graph_indices = torch.empty(0, dtype=torch.int32, device=self._device)
-        self._prefills: dict[tuple[int, int], PrefillWrapper] = {}
-        self._decodes: dict[int, DecodeWrapper] = {}
+        num_levels = self._cascade.max_levels
+        self._prefills = [
+            [self._kernels.prefill(self._workspace) for _ in range(num_levels)] for _ in TURNS
+        ]
+        self._decodes = [self._kernels.decode(self._workspace) for _ in TURNS]
         self._turn = 0
         self._planned: list[Wrapper] = []
         self._slots = torch.empty(0, dtype=torch.int64, device=self._device)
+        if num_levels > 1:
+            self._try_merge()
 
     @property
     def num_layers(self) -> int:
@@ -115,7 +124,7 @@ class FlashInferAttention:
 
     def levels_of(self, metadata: AttentionMetadata) -> tuple[CascadeLevel, ...]:
         """Return the levels by which a batch will be attended to; none where that is flat."""
-        if metadata.levels and self._shape.can_merge:
+        if metadata.levels and len(metadata.levels) <= self._cascade.max_levels:
             return metadata.levels
         return find_levels(metadata, self._cascade)
 
@@ -195,17 +204,21 @@ class FlashInferAttention:
         return torch.zeros(size, dtype=torch.uint8, device=self._device)
 
     def _prefill(self, place: int, args: PrefillArgs) -> PrefillWrapper:
-        key = (self._turn, place)
-        if key not in self._prefills:
-            self._prefills[key] = self._kernels.prefill(self._workspace)
-        plan_prefill(self._prefills[key], args, self._shape, self._scale, self._device)
-        return self._prefills[key]
+        wrapper = self._prefills[self._turn][place]
+        plan_prefill(wrapper, args, self._shape, self._scale, self._device)
+        return wrapper
 
     def _decode(self, args: DecodeArgs) -> DecodeWrapper:
-        if self._turn not in self._decodes:
-            self._decodes[self._turn] = self._kernels.decode(self._workspace)
-        plan_decode(self._decodes[self._turn], args, self._shape, self._scale, self._device)
-        return self._decodes[self._turn]
+        wrapper = self._decodes[self._turn]
+        plan_decode(wrapper, args, self._shape, self._scale, self._device)
+        return wrapper
+
+    def _try_merge(self) -> None:
+        """Merge two rows of nothing: what is compiled or loaded on first use is there then."""
+        heads, shape = self._shape.num_qo_heads, self._shape
+        out = torch.zeros(1, heads, shape.head_dim, dtype=shape.q_dtype, device=self._device)
+        lse = torch.zeros(1, heads, dtype=torch.float32, device=self._device)
+        self._kernels.merge(Partial(out, lse), Partial(out, lse))
 
 
 def _shape_of(layer: LayerKV, num_qo_heads: int, q_dtype: torch.dtype | None) -> KernelShape:

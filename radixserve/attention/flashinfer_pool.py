@@ -8,7 +8,7 @@ import torch
 
 from radixserve.attention.kv_writer import KVScale, KVWriter
 from radixserve.attention.merge import Partial
-from radixserve.device.transfer import to_device
+from radixserve.device.transfer import pinned, to_device
 from radixserve.errors import BackendUnavailableError
 
 if TYPE_CHECKING:
@@ -86,12 +86,15 @@ def plan_prefill(
     scale: float,
     device: torch.device,
 ) -> None:
-    """Plan one prefill or one level. Dtypes and causality are said: their defaults are others."""
+    """Plan one prefill or one level. Dtypes and causality are said: their defaults are others.
+
+    The package copies what it is given to the device without waiting: only pinned memory lets it.
+    """
     wrapper.plan(
-        args.qo_indptr,
-        args.kv_indptr,
+        pinned(args.qo_indptr, device),
+        pinned(args.kv_indptr, device),
         to_device(args.kv_indices, device),
-        args.last_page_len,
+        pinned(args.last_page_len, device),
         shape.num_qo_heads,
         shape.num_kv_heads,
         shape.head_dim,
@@ -113,9 +116,9 @@ def plan_decode(
 ) -> None:
     """Plan one decode of everybody."""
     wrapper.plan(
-        args.indptr,
+        pinned(args.indptr, device),
         to_device(args.indices, device),
-        args.last_page_len,
+        pinned(args.last_page_len, device),
         shape.num_qo_heads,
         shape.num_kv_heads,
         shape.head_dim,

@@ -84,6 +84,15 @@ def find_levels(metadata: AttentionMetadata, gate: CascadeConfig) -> tuple[Casca
     return _build(metadata, taken) if taken else ()
 
 
+def saved_tokens(levels: Sequence[CascadeLevel], block_size: int) -> int:
+    """Return how many reads of a token's KV in each layer the shared levels spare."""
+    saved = 0
+    for level in levels[:-1]:
+        rows, blocks = np.diff(level.qo_indptr.numpy()), np.diff(level.kv_indptr.numpy())
+        saved += int(((rows - 1) * blocks).sum())
+    return saved * block_size
+
+
 def _shared_blocks(metadata: AttentionMetadata, min_blocks: int) -> Ints:
     """Return how many leading blocks each request shares with the next one; 0 for too few.
 

@@ -5,8 +5,10 @@ A copy runs beside the host only from and to memory that the system cannot move:
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -49,14 +51,34 @@ def host_buffer(shape: int | Sequence[int], dtype: torch.dtype, device: torch.de
     return torch.empty(size, dtype=dtype, device="cpu", pin_memory=device.type == "cuda")
 
 
+def pinned(host: Tensor, device: torch.device) -> Tensor:
+    """Return a host tensor as a device copies it on its own: in pinned memory, if it is a GPU."""
+    return host.pin_memory() if device.type == "cuda" else host
+
+
+def pinned_zeros(num_bytes: int) -> Tensor:
+    """Return host memory of zeros that a GPU copies from and to on its own, for as long as any
+    tensor is over it.
+
+    Exactly so many bytes: torch's own pinned memory is rounded up to a power of two.
+
+    Raises:
+        RuntimeError: the system does not let so much memory be pinned.
+    """
+    memory = np.zeros(num_bytes, dtype=np.uint8)
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(cudart.cudaHostRegister(memory.ctypes.data, num_bytes, 0))
+    # The tensor keeps the array, which lets go of its weak references before its memory.
+    weakref.finalize(memory, cudart.cudaHostUnregister, memory.ctypes.data).atexit = False
+    return torch.from_numpy(memory)
+
+
 def to_device(host: Tensor, device: torch.device) -> Tensor:
     """Return a copy of a host tensor on a device, without waiting for it; itself on the host.
 
     torch keeps the pinned memory in between from other use until the copy is done.
     """
-    if device.type != "cuda":
-        return host.to(device)
-    return host.pin_memory().to(device, non_blocking=True)
+    return pinned(host, device).to(device, non_blocking=True)
 
 
 def synchronize(device: torch.device) -> None:

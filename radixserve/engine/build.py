@@ -67,7 +67,10 @@ def build_core(config: EngineConfig, *, progress: Progress | None = None) -> Eng
     compute = _build_compute(config, loaded, device, vocab_size)
     kv_cache = compute.kv_cache
     scheduler = _build_scheduler(
-        config, loaded, kv_cache.num_blocks, _build_swap_space(config, compute)
+        config,
+        loaded,
+        kv_cache.num_blocks,
+        _build_swap_space(config, compute, loaded.spec.max_position),
     )
     core = EngineCore(
         scheduler=scheduler,
@@ -207,10 +210,10 @@ def _allocate_swap_space(config: EngineConfig, loaded: LoadedModel, pool: KVCach
     return HostKV.allocate_beside(pool, num_blocks) if num_blocks else None
 
 
-def _build_swap_space(config: EngineConfig, compute: Compute) -> SwapSpace:
+def _build_swap_space(config: EngineConfig, compute: Compute, max_len: int) -> SwapSpace:
     costs, host = None, compute.host_kv
     if host is not None and config.scheduler.preemption_mode == "auto":
-        costs = measure_swap_costs(compute.runner, compute.kv_cache, host)
+        costs = measure_swap_costs(compute.runner, compute.kv_cache, host, max_len=max_len)
         _log.info(
             "measured: a copy to host memory %.1f GiB/s, prefill %.0f tokens/s",
             costs.copy_bytes_per_s / 2**30,

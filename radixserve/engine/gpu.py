@@ -84,6 +84,11 @@ class _Shop:
     def buckets(self) -> tuple[int, ...]:
         return decode_buckets(self.config.scheduler.max_num_seqs)
 
+    @property
+    def max_len(self) -> int:
+        limit = self.loaded.spec.max_position
+        return min(self.config.model.max_model_len or limit, limit)
+
     def need(self) -> PoolNeed:
         block_size = self.config.cache.block_size
         return PoolNeed(
@@ -121,7 +126,12 @@ class _Shop:
     def run_largest_step(self) -> None:
         """Run the largest step in a pool of its own, and let go of all of it."""
         limits, block_size = self.config.scheduler, self.config.cache.block_size
-        plan = largest_plan(limits.max_num_seqs, limits.max_num_batched_tokens, block_size)
+        plan = largest_plan(
+            limits.max_num_seqs,
+            limits.max_num_batched_tokens,
+            max_len=self.max_len,
+            block_size=block_size,
+        )
         pool = self.pool(-(-limits.max_num_batched_tokens // block_size))
         sampler = DeviceSampler(self.vocab_size)
         runner = ModelRunner(
@@ -146,9 +156,8 @@ class _Shop:
         return num_blocks
 
     def forward(self, pool: KVCache, attention: FlashInferAttention) -> GraphedForward:
-        model, spec = self.loaded.model, self.loaded.spec
-        longest = min(self.config.model.max_model_len or spec.max_position, spec.max_position)
-        blocks = min(-(-longest // pool.block_size), pool.num_blocks)
+        model = self.loaded.model
+        blocks = min(-(-self.max_len // pool.block_size), pool.num_blocks)
         graphed = GraphedForward(
             EagerForward(model, attention),
             model,

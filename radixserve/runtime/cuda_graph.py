@@ -167,12 +167,14 @@ class CudaGraphCapture:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        # One for all: libraries keep a workspace for every stream that they were called on.
+        self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, action: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Capture an action; see `GraphCapture`."""
-        _warm_up(action)
+        self._warm_up(action)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._side):
             result = action()
 
         def replay() -> Tensor:
@@ -181,12 +183,10 @@ class CudaGraphCapture:
 
         return replay
 
-
-def _warm_up(action: Callable[[], Tensor]) -> None:
-    """Run an action a few times beside the current stream, as a capture asks for."""
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP_RUNS):
-            action()
-    torch.cuda.current_stream().wait_stream(side)
+    def _warm_up(self, action: Callable[[], Tensor]) -> None:
+        """Run an action a few times beside the current stream, as a capture asks for."""
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            for _ in range(WARM_UP_RUNS):
+                action()
+        torch.cuda.current_stream().wait_stream(self._side)

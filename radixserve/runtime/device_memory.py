@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from radixserve.config import CacheConfig
 
 
+RESERVED_SHARE = 0.02
+"""Of all memory, left free: for the workspaces of libraries, and for what fragments of it cost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """What there is, once the weights are loaded."""
@@ -27,6 +31,12 @@ class DeviceMemory:
     """Not taken by anybody, the weights included."""
     step_bytes: int
     """What the largest step takes beside weights and pool, and gives back."""
+
+    @property
+    def most_bytes(self) -> int:
+        """What a pool may take."""
+        reserve = int(self.total_bytes * RESERVED_SHARE)
+        return max(0, self.free_bytes - self.step_bytes - reserve)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +67,7 @@ def choose_device_blocks(cache: CacheConfig, need: PoolNeed, memory: DeviceMemor
         ConfigError: the longest sequence does not fit, or more is asked for than is free; says what
             would fit.
     """
-    most = max(0, memory.free_bytes - memory.step_bytes)
+    most = memory.most_bytes
     size = need.block_bytes
     if cache.num_blocks is not None:
         _require(cache.num_blocks * size, most, "cache.num_blocks", need, memory)
@@ -115,8 +125,10 @@ def _gib(num_bytes: int) -> str:
     return f"{num_bytes / 2**30:.2f} GiB"
 
 
-def largest_plan(max_num_seqs: int, max_num_tokens: int, block_size: int) -> StepPlan:
-    """Return a step as large as steps can be: every row samples, with every filter.
+def largest_plan(
+    max_num_seqs: int, max_num_tokens: int, *, max_len: int, block_size: int
+) -> StepPlan:
+    """Return a step as large as steps can be: every row samples, with every filter and an edit.
 
     All rows name the same blocks, from block 0 on, so that a small pool will do; the numbers that
     come out mean nothing.
@@ -124,19 +136,28 @@ def largest_plan(max_num_seqs: int, max_num_tokens: int, block_size: int) -> Ste
     Args:
         max_num_seqs: Rows.
         max_num_tokens: Tokens of all rows together, at least one each.
+        max_len: Tokens of a row at most: the model has no position beyond.
         block_size: Tokens a block.
     """
-    longest = max_num_tokens - max_num_seqs + 1
-    table = pack_ids(range(-(-longest // block_size)))
-    params = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, seed=0)
-    lens = [longest] + [1] * (max_num_seqs - 1)
+    lens = _lens(max_num_seqs, max_num_tokens, max_len)
+    table = pack_ids(range(-(-max(lens) // block_size)))
+    params = SamplingParams(
+        temperature=1.0, top_k=50, top_p=0.9, min_p=0.01, presence_penalty=0.1, seed=0
+    )
+    state = SamplingState(params, 1, prompt_ids=pack_ids([0]), output_ids=pack_ids([0]))
     reqs = (
-        ScheduledReq(
-            ReqId(f"profile-{row}"), pack_ids([0] * length), 0, table, SamplingState(params, 0)
-        )
+        ScheduledReq(ReqId(f"profile-{row}"), pack_ids([0] * length), 0, table, state)
         for row, length in enumerate(lens)
     )
     return StepPlan(0, tuple(reqs))
+
+
+def _lens(num_rows: int, num_tokens: int, max_len: int) -> list[int]:
+    """Return how many tokens each row has: the first ones as many as they may."""
+    lens: list[int] = []
+    for rows_after in reversed(range(num_rows)):
+        lens.append(min(max_len, num_tokens - sum(lens) - rows_after))
+    return lens
 
 
 def measure_memory(device: torch.device, largest_step: Callable[[], object]) -> DeviceMemory:

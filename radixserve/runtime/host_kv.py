@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from radixserve.attention.layer_kv import allocate_layers
-from radixserve.device.transfer import to_device
+from radixserve.device.transfer import pinned_zeros, to_device
 from radixserve.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -123,10 +123,8 @@ def _pairs(here: Sequence[LayerKV], there: Sequence[LayerKV]) -> Iterator[tuple[
 
 
 def _zeros_beside(device: torch.device) -> Callable[[int], Tensor] | None:
-    """Return what makes bytes of 0 that a device copies to and from; see `zeros_on`."""
-    if device.type != "cuda":
-        return None
-    return lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8, pin_memory=True)
+    """Return what makes bytes of 0 that a device copies to and from; None where any will do."""
+    return pinned_zeros if device.type == "cuda" else None
 
 
 def _joined(runs: Iterable[bytes]) -> Tensor:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from radixserve.device.transfer import to_device
 from radixserve.types import TokenLogprob
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from radixserve.types import TokenId
+
+
+_LOW_BITS = 2**32 - 1
 
 
 def token_logprobs(
@@ -32,7 +36,7 @@ def token_logprobs(
     """
     rows = logits[:, :vocab_limit]
     totals = torch.logsumexp(rows, dim=1)
-    wanted = torch.tensor(tokens, device=rows.device)
+    wanted = to_device(torch.tensor(tokens), rows.device)
     chosen = rows.gather(1, wanted[:, None])
     is_before = torch.arange(rows.shape[1], device=rows.device) < wanted[:, None]
     ranks = ((rows > chosen) | ((rows == chosen) & is_before)).sum(dim=1) + 1
@@ -48,9 +52,19 @@ def _tops(rows: Tensor, totals: Tensor, num_top: int) -> list[tuple[tuple[TokenI
     """Return the likeliest tokens of each row, likeliest first, the lower id before its equal."""
     if num_top == 0:
         return [()] * len(rows)
-    best = torch.topk(rows, min(num_top, rows.shape[1]), dim=1)
-    values = (best.values - totals[:, None]).tolist()
+    best = torch.topk(_ranked(rows), min(num_top, rows.shape[1]), dim=1).values
+    ids = rows.shape[1] - 1 - (best & _LOW_BITS)
+    values = (rows.gather(1, ids) - totals[:, None]).tolist()
     return [
-        tuple(sorted(zip(ids, logprobs, strict=True), key=lambda pair: (-pair[1], pair[0])))
-        for ids, logprobs in zip(best.indices.tolist(), values, strict=True)
+        tuple(zip(row, logprobs, strict=True))
+        for row, logprobs in zip(ids.tolist(), values, strict=True)
     ]
+
+
+def _ranked(rows: Tensor) -> Tensor:
+    """Return whole numbers in the order of logits and, among equals, of falling ids: no two are
+    alike, so that which of them are the largest is not left to chance."""
+    bits = (rows + 0.0).view(torch.int32)  # a negative zero is a zero
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    falling = torch.arange(rows.shape[1] - 1, -1, -1, device=rows.device)
+    return (ordered.long() << 32) | falling

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan, StepResult
+from radixserve.device.transfer import to_device
 from radixserve.errors import BackendError, InvariantError, RadixServeError
 from radixserve.runtime.batch import build_batch
 from radixserve.runtime.forward import EagerForward
@@ -94,6 +95,7 @@ class ModelRunner:
             before: The step that the plan `follows`, whose tokens its rows take.
         Raises:
             BackendError: the forward pass failed; what it wrote to the plan's blocks is void.
+            torch.AcceleratorError: the device is lost for this process.
         Mutates: the slots of pool and swap space that the plan's tokens, copies and swaps go to.
         """
         with _failing_as(plan), torch.inference_mode():
@@ -201,18 +203,27 @@ class ModelRunner:
         self, step: StepUnderWay, next_tokens: Sequence[TokenId | None]
     ) -> dict[int, TokenLogprob]:
         """Tell how likely each next token was, for the rows that ask."""
-        told: dict[int, TokenLogprob] = {}
         if step.logits is None:
-            return told
+            return {}
+        wanted: list[tuple[int, int, TokenId, int]] = []  # place, row, token, likeliest ones
         for place, row in enumerate(step.sampled_rows):
             sampling, token = step.plan.reqs[row].sampling, next_tokens[row]
-            if sampling is None or sampling.params.logprobs is None or token is None:
-                continue
-            one = step.logits[place : place + 1]
-            [told[row]] = token_logprobs(
-                one, [token], sampling.params.logprobs, vocab_limit=self._sampler.vocab_limit
-            )
-        return told
+            num_top = sampling.params.logprobs if sampling is not None else None
+            if num_top is not None and token is not None:
+                wanted.append((place, row, token, num_top))
+        if not wanted:
+            return {}
+        places, rows, tokens, nums_top = zip(*wanted, strict=True)
+        found = token_logprobs(
+            step.logits[to_device(torch.tensor(places), step.logits.device)],
+            tokens,
+            max(nums_top),
+            vocab_limit=self._sampler.vocab_limit,
+        )
+        return {
+            row: logprob._replace(top=logprob.top[:num_top])
+            for row, logprob, num_top in zip(rows, found, nums_top, strict=True)
+        }
 
     def _prompt_logprobs(
         self, plan: StepPlan, batch: BatchTensors, hidden: Tensor
@@ -286,10 +297,11 @@ class StepUnderWay:
 
 @contextmanager
 def _failing_as(plan: StepPlan) -> Iterator[None]:
-    """Whatever goes wrong with a step is told by its number."""
+    """Whatever goes wrong with a step is told by its number, but for what is no step's fault: after
+    an error of the device, nothing can be computed on it any more."""
     try:
         yield
-    except RadixServeError:
+    except (RadixServeError, torch.AcceleratorError):
         raise
     except Exception as error:
         raise BackendError(f"step {plan.step} failed: {error}") from error

@@ -23,8 +23,8 @@ MOST_COPIED_BLOCKS = 32
 STEP_LENS = (1, 2, 3, 5, 9, 33)
 """Tokens of one Req in a step: an ordinary decode, one more to compute again, some, and more."""
 CONTEXT_LEN = 1024
-"""Tokens of that Req before them, if the pool holds as many. Where a victim is short, a swap wins
-by far if anything is lost; the choice is close for long ones, so it is a long one that is timed."""
+"""Tokens of that Req before them, if pool and model hold as many. Where a victim is short, a swap
+wins by far if anything is lost; the choice is close for long ones, so a long one is timed."""
 MOST_RUNS = 3
 BUDGET_S = 0.4
 """Seconds after which nothing is timed more than once."""
@@ -36,6 +36,7 @@ def measure_swap_costs(
     pool: KVCache,
     host: HostKV,
     *,
+    max_len: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> TransferCosts:
     """Time copies and steps, small and large ones; the quickest of a few runs counts.
@@ -45,6 +46,7 @@ def measure_swap_costs(
     Args:
         runner: Over `pool`, of which no block is in use.
         host: Of which no block is in use.
+        max_len: Tokens of the longest sequence; what the pool holds when None.
         clock: Seconds.
     Mutates: the first blocks of pool and swap space.
     """
@@ -52,9 +54,11 @@ def measure_swap_costs(
     num_blocks = min(MOST_COPIED_BLOCKS, pool.num_blocks, host.num_blocks)
     one_s, all_s = (_copy_s(pool, host, count, stopwatch) for count in (1, num_blocks))
     block_s, copy_overhead_s = _line((1, one_s), (num_blocks, all_s))
-    capacity = pool.num_blocks * pool.block_size
+    held = pool.num_blocks * pool.block_size
+    capacity = min(held, max_len or held)
     lens = sorted({min(length, capacity) for length in STEP_LENS})
-    steps = [(length, _step_s(runner, pool, length, stopwatch)) for length in lens]
+    start = max(0, min(CONTEXT_LEN, capacity - STEP_LENS[-1]))
+    steps = [(length, _step_s(runner, pool, start, length, stopwatch)) for length in lens]
     token_s, _ = _line(steps[max(0, len(steps) - 2)], steps[-1])
     block_bytes = _block_bytes(pool)
     return TransferCosts(
@@ -98,13 +102,14 @@ def _copy_s(pool: KVCache, host: HostKV, num_blocks: int, stopwatch: _Stopwatch)
     return stopwatch.quickest(there_and_back) / 2
 
 
-def _step_s(runner: StepRunner, pool: KVCache, length: int, stopwatch: _Stopwatch) -> float:
-    """Return the seconds of a step in which one Req decodes and another computes some tokens.
+def _step_s(
+    runner: StepRunner, pool: KVCache, start: int, length: int, stopwatch: _Stopwatch
+) -> float:
+    """Return the seconds of a step in which one Req decodes and another computes some tokens, from
+    `start` on.
 
     A Req that comes back is hardly ever alone.
     """
-    capacity = pool.num_blocks * pool.block_size
-    start = max(0, min(CONTEXT_LEN, capacity - STEP_LENS[-1]))
     table = pack_ids(range(-(-(start + length) // pool.block_size)))
     other = ScheduledReq(PROBE, pack_ids([0]), 0, pack_ids([0]), sampling=None)
     row = ScheduledReq(PROBE, pack_ids([0] * length), start, table, sampling=None)

@@ -168,10 +168,26 @@ def test_each_kind_of_batch_has_its_kernels_planned_once_and_run_once_a_layer() 
 
     by_levels = [*["prefill.run"] * 2, "merge_state"]
     assert [name for name in package.names() if "__init__" not in name] == [
+        "merge_state",  # when it is built
         *["decode.plan", "decode.run", "decode.run"],
         *["prefill.plan", "prefill.run", "prefill.run"],
         *["prefill.plan", "prefill.plan", *by_levels, *by_levels],
     ]
+
+
+@pytest.mark.parametrize("cascade", [EAGER, FLAT])
+def test_nothing_is_built_or_first_used_while_batches_run(cascade: CascadeConfig) -> None:
+    """What is compiled, loaded or allocated on first use would stand still in front of users."""
+    package = StandInPackage()
+    backend = make([make_layer()], 4, FlashInferOptions(cascade=cascade), package)
+    built = package.names()
+    for metadata in (decodes(3), prefill(), decodes(1), decodes(3)):
+        backend.plan(metadata)
+        run(backend, metadata.num_tokens)
+
+    later = package.names()[len(built) :]
+    assert not [name for name in later if "__init__" in name]
+    assert set(later) & {"merge_state"} <= set(built)
 
 
 def test_only_levels_ask_for_the_log_sum_exp_and_only_the_last_is_causal() -> None:
@@ -319,14 +335,17 @@ def test_an_empty_batch_never_reaches_the_planner() -> None:
     assert "prefill.plan" not in package.names()
 
 
-def test_levels_that_the_runtime_found_are_used_and_without_a_gate_none_are_sought() -> None:
-    package = StandInPackage()
-    backend = make_flat([make_layer()], 4, package=package)
+def test_levels_that_a_batch_brings_are_used_where_there_may_be_as_many() -> None:
     metadata = decodes(3)
-
-    assert backend.levels_of(metadata) == ()
     found = find_levels(metadata, EAGER)
-    assert backend.levels_of(replace(metadata, levels=found)) == found
+    told = replace(metadata, levels=found)
+    never_found = FlashInferOptions(cascade=CascadeConfig(min_shared_tokens=2**40))
+    backend = make([make_layer()], 4, never_found)
+
+    assert len(found) == 2
+    assert backend.levels_of(metadata) == ()
+    assert backend.levels_of(told) == found
+    assert make_flat([make_layer()], 4).levels_of(told) == ()
 
 
 def test_more_heads_than_the_merge_takes_are_attended_to_flat() -> None:

@@ -9,7 +9,7 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from radixserve.attention.build import build_metadata
-from radixserve.attention.levels import find_levels
+from radixserve.attention.levels import find_levels, saved_tokens
 from radixserve.attention.reference import ReferenceAttention
 from radixserve.config import CascadeConfig
 from radixserve.types import pack_ids
@@ -101,6 +101,15 @@ def test_the_gate_counts_sharers_and_tokens(gate: CascadeConfig, is_shared: bool
 
 def test_one_request_is_flat() -> None:
     assert find_levels(decodes([[1, 2, 3]]), SMALL_GATE) == ()
+
+
+def test_what_levels_spare_is_all_reads_but_one_of_what_is_shared() -> None:
+    tables = [[1, 2, 3, 7], [1, 2, 3, 8], [1, 2, 4, 9], [5, 6]]
+    metadata = decodes(tables, block_size=4)
+
+    # Blocks 1 and 2 are read by three, block 3 by two.
+    assert saved_tokens(find_levels(metadata, SMALL_GATE), 4) == 4 * (2 * 2 + 1)
+    assert saved_tokens((), 4) == 0
 
 
 def test_one_level_is_off() -> None:

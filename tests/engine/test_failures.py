@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from radixserve.errors import (
     BackendError,
@@ -138,9 +139,14 @@ async def test_an_unexpected_error_kills_the_engine_and_tells_everybody(
     assert "dead" in repr(engine)
 
 
-async def test_a_runners_bug_kills_the_engine(start_engine: StartEngine) -> None:
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("a bug"), torch.AcceleratorError("the device is lost")]
+)
+async def test_what_is_no_steps_failure_kills_the_engine(
+    error: Exception, start_engine: StartEngine
+) -> None:
     engine = await start_engine()
-    fail_once(engine.core, ZeroDivisionError("a bug"), when=lambda plan: True)
+    fail_once(engine.core, error, when=lambda plan: True)
 
     with pytest.raises(EngineDeadError):
         await read(engine, ask(PROMPT))

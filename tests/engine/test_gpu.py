@@ -35,6 +35,7 @@ from tests.kit.tiny_tokenizer import write_tiny_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from radixserve.engine.compute import Compute
     from radixserve.engine.request import GenerateRequest
@@ -164,9 +165,10 @@ def test_the_pool_is_sized_after_the_largest_step_was_run(loaded: LoadedModel) -
     bench = Bench(loaded, replace(SETTINGS, cache=cache))
     pool = bench.compute.kv_cache
 
-    # Half of 300 MiB, less the 20 that are taken, 1 for a step, 16 for each of five graphs.
+    # Half of 300 MiB, less the 20 that are taken, 1 for a step, 16 for each of five graphs, and
+    # the 6 that stay free.
     per_block = sum(half[0].nbytes for layer in pool.layers for half in (layer.k, layer.v))
-    assert pool.num_blocks + 1 == (150 - 20 - 1 - 5 * 16) * MIB // per_block
+    assert pool.num_blocks + 1 == (150 - 20 - 1 - 5 * 16 - 6) * MIB // per_block
     assert bench.num_profiles == 1
 
 
@@ -210,6 +212,13 @@ def test_scales_that_the_model_brings_are_what_8_bit_kv_is_stored_with(
     runs = [call.kwargs for call in bench.package.calls if call.name.endswith(".run")]
 
     assert [(run["k_scale"], run["v_scale"]) for run in runs[-2:]] == [(0.5, 0.25), (2.0, 1.5)]
+
+
+def test_a_model_of_few_positions_is_measured_within_them(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, head_dim=64, max_position_embeddings=64)
+    short = load_model(folder, dtype=torch.bfloat16)
+
+    assert Bench(short).num_profiles == 1
 
 
 # -- the whole engine --------------------------------------------------------------------------

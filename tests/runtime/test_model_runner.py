@@ -22,7 +22,10 @@ from radixserve.runtime.sampler import Sampler
 from radixserve.types import BlockId, ReqId, SamplingParams, pack_ids
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from radixserve.models.loader import LoadedModel
+    from radixserve.runtime.batch import BatchTensors
     from tests.runtime.conftest import MakeRunner
 
 GREEDY = SamplingState(SamplingParams(temperature=0.0), output_len=0)
@@ -132,6 +135,20 @@ def test_what_torch_raises_becomes_a_backend_error(make_runner: MakeRunner) -> N
 def test_a_broken_plan_stays_an_invariant_error(make_runner: MakeRunner) -> None:
     with pytest.raises(InvariantError, match="needs 2 blocks"):
         make_runner(4).execute(StepPlan(7, (make_req([1, 2, 3, 4, 5], [1]),)))
+
+
+def test_a_lost_device_is_no_failure_of_one_step(tiny_model: LoadedModel) -> None:
+    class Lost:
+        def __call__(self, batch: BatchTensors) -> Tensor:
+            raise torch.AcceleratorError("an illegal memory access was encountered")
+
+    _, cache = make_parts(tiny_model)
+    sampler, spec = Sampler(tiny_model.spec.vocab_size), tiny_model.spec
+    attention = ReferenceAttention(cache.layers, num_qo_heads=spec.num_qo_heads)
+    runner = ModelRunner(tiny_model.model, cache, attention, sampler, forward=Lost())
+
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        runner.execute(StepPlan(7, (make_req([1], [1]),)))
 
 
 def test_a_runner_works_on_after_a_failed_step(make_runner: MakeRunner) -> None:

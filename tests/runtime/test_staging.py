@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from radixserve.core.plan import SamplingState, ScheduledReq, StepPlan
-from radixserve.device.transfer import PastEvent, host_buffer, make_event, synchronize, to_device
+from radixserve.device.transfer import (
+    PastEvent,
+    host_buffer,
+    make_event,
+    pinned_zeros,
+    synchronize,
+    to_device,
+)
 from radixserve.runtime.batch import BatchTensors, build_batch
 from radixserve.runtime.staging import Staging
 from radixserve.types import ReqId, SamplingParams, pack_ids
@@ -97,3 +104,37 @@ def test_on_the_host_nothing_is_copied_or_waited_for() -> None:
     assert isinstance(make_event(CPU), PastEvent)
     assert host_buffer((2, 3), torch.float64, CPU).shape == (2, 3)
     synchronize(CPU)
+
+
+class SpyCudart:
+    """The part of the CUDA runtime that pins memory."""
+
+    def __init__(self) -> None:
+        self.pinned: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
+        assert flags == 0
+        self.pinned[address] = num_bytes
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        del self.pinned[address]
+        return 0
+
+
+def test_pinned_memory_is_as_large_as_asked_for_and_let_go_with_the_last_view(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cudart, checked = SpyCudart(), list[int]()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "check_error", checked.append)
+    memory = pinned_zeros(5000)
+    view = memory.view(torch.float32)[7:]
+
+    assert cudart.pinned == {memory.data_ptr(): 5000}
+    assert checked == [0]
+    assert not memory.any()
+    del memory
+    assert cudart.pinned
+    del view
+    assert not cudart.pinned
