@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from radixserve.attention.flashinfer import FlashInferAttention, FlashInferOptions
 from radixserve.engine.compute import Compute
 from radixserve.errors import ConfigError
 from radixserve.models.dtype import choose_kv_dtype
+from radixserve.runtime.cascade_cost import measure_cascade_cost, quickest_s
 from radixserve.runtime.cuda_graph import CudaGraphCapture, GraphedForward, decode_buckets
 from radixserve.runtime.device_memory import (
     PoolNeed,
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 BYTES_PER_GRAPH = 16 * 2**20
 """What one bucket's attention keeps on the device, and what its graph does."""
 
+FEW_TOKENS = 2048
+"""A step of fewer tokens leaves much of a large GPU idle while a prompt is computed."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -59,6 +64,7 @@ class GpuParts:
     """The package's own when None."""
     make_capture: Callable[[], GraphCapture] = CudaGraphCapture
     measure: Callable[[torch.device, Callable[[], object]], DeviceMemory] = measure_memory
+    seconds: Callable[[torch.device, Callable[[], object]], float] = quickest_s
 
 
 REAL_PARTS = GpuParts()
@@ -155,11 +161,14 @@ class _Shop:
         )
         return num_blocks
 
-    def forward(self, pool: KVCache, attention: FlashInferAttention) -> GraphedForward:
+    def forward(
+        self, pool: KVCache, attention: FlashInferAttention, stage: Staging
+    ) -> GraphedForward:
         model = self.loaded.model
         blocks = min(-(-self.max_len // pool.block_size), pool.num_blocks)
+        eager = EagerForward(model, attention)
         graphed = GraphedForward(
-            EagerForward(model, attention),
+            eager,
             model,
             attention,
             buckets=self.buckets,
@@ -167,6 +176,17 @@ class _Shop:
             max_blocks_per_req=blocks,
         )
         graphed.capture(self.parts.make_capture())
+        if self.config.attention.cascade.max_levels > 1:
+            seconds = partial(self.parts.seconds, self.device)
+            cost = measure_cascade_cost(eager, graphed, pool, stage, seconds)
+            graphed.min_saved_tokens = cost.min_saved_tokens
+            _log.info(
+                "measured: launches %.2f ms a step, memory %.0f GB/s; decodes read what they share "
+                "once where that spares %d tokens or more",
+                cost.launch_s * 1e3,
+                cost.bytes_per_s / 1e9,
+                cost.min_saved_tokens,
+            )
         return graphed
 
 
@@ -196,20 +216,26 @@ def build_gpu_compute(
         raise ConfigError(
             f"quantization {config.model.quantization!r} needs the native kernels; add --device cpu"
         )
+    if config.scheduler.max_num_batched_tokens < FEW_TOKENS:
+        _log.warning(
+            "a step has %d tokens at most (max_num_batched_tokens), which is little for a GPU: "
+            "configs/gpu.toml has more",
+            config.scheduler.max_num_batched_tokens,
+        )
     shop = _Shop(config, loaded, device, vocab_size, parts)
     if shop.kv_dtype.itemsize == 1 and loaded.kv_scales is None:
         _log.info("the model brings no KV scales: K and V are stored as 8 bits with scales of 1")
     pool = shop.pool(shop.num_blocks())
     host_kv = make_host_kv(pool)
-    attention = shop.attention(pool)
+    attention, stage = shop.attention(pool), shop.staging()
     runner = ModelRunner(
         loaded.model,
         pool,
         attention,
         DeviceSampler(vocab_size),
         host_kv,
-        forward=shop.forward(pool, attention),
-        stage=shop.staging(),
+        forward=shop.forward(pool, attention, stage),
+        stage=stage,
     )
     runner.warm_up()
     return Compute(runner, TreeOrderedLauncher(DeviceLauncher(runner)), pool, host_kv)

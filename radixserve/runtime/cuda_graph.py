@@ -19,6 +19,7 @@ import torch
 
 from radixserve.attention.build import build_metadata
 from radixserve.attention.flashinfer_args import pad_decode
+from radixserve.attention.levels import saved_tokens
 from radixserve.types import pack_ids
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class GraphedForward:
         buckets: Batch sizes, ascending.
         pool: Where the KV and the dummy block are.
         max_blocks_per_req: Longest block table; as long as the pool when None.
+
+    Attributes:
+        min_saved_tokens: Reads of a token's KV that levels must spare before a batch is run by them
+            and not replayed. A graph is flat: by levels every kernel is launched one by one.
     """
 
     def __init__(
@@ -113,6 +118,7 @@ class GraphedForward:
         self._token_ids = torch.zeros(self._buckets[-1], dtype=torch.int64, device=pool.device)
         self._positions = torch.zeros_like(self._token_ids)
         self._graphs: dict[int, _Graph] = {}
+        self.min_saved_tokens = 0
 
     def capture(self, capture: GraphCapture) -> None:
         """Capture a graph for each bucket, the largest first: the others fit into its memory.
@@ -128,7 +134,8 @@ class GraphedForward:
         graph = self._graph_for(batch.metadata)
         if graph is None:
             return self._eager(batch)
-        if levels := self._attention.levels_of(batch.metadata):
+        levels = self._attention.levels_of(batch.metadata)
+        if levels and saved_tokens(levels, self._block_size) >= self.min_saved_tokens:
             return self._eager(replace(batch, metadata=replace(batch.metadata, levels=levels)))
         return self._replay(graph, batch)
 

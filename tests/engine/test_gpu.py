@@ -68,7 +68,10 @@ class Bench:
         self.package, self.capture = StandInPackage(), PlainCapture()
         self.num_profiles = 0
         parts = GpuParts(
-            kernels=self.package.kernels(), make_capture=lambda: self.capture, measure=self.measure
+            kernels=self.package.kernels(),
+            make_capture=lambda: self.capture,
+            measure=self.measure,
+            seconds=self.seconds,
         )
         self.compute: Compute = build_gpu_compute(
             config,
@@ -78,6 +81,11 @@ class Bench:
             make_host_kv=lambda pool: HostKV.allocate_beside(pool, 4),
             parts=parts,
         )
+
+    def seconds(self, device: torch.device, action: Callable[[], object]) -> float:
+        """Everything takes a second: launches cost nothing more, so any sharing is worth it."""
+        action()
+        return 1.0
 
     def measure(self, device: torch.device, largest_step: Callable[[], object]) -> DeviceMemory:
         largest_step()
@@ -189,6 +197,31 @@ def test_int8_weights_are_refused(loaded: LoadedModel) -> None:
         Bench(loaded, config)
 
 
+def test_what_levels_must_spare_is_measured(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = iter([3.0, 1.0, 0.5])  # launched, replayed, copied
+
+    def seconds(bench: Bench, device: torch.device, action: Callable[[], object]) -> float:
+        action()
+        return next(taken)
+
+    monkeypatch.setattr(Bench, "seconds", seconds)
+    with caplog.at_level("INFO"):
+        pool = Bench(loaded).compute.kv_cache
+
+    num_bytes = sum(half.nbytes for layer in pool.layers for half in layer.tensors)
+    num_tokens = 2 * (num_bytes / 0.5) // (num_bytes // (81 * BLOCK_SIZE))
+    assert f"where that spares {num_tokens:.0f} tokens or more" in caplog.text
+
+
+def test_a_step_that_is_small_for_a_gpu_is_told(
+    loaded: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    Bench(loaded)
+    assert "max_num_batched_tokens" in caplog.text
+
+
 def test_swaps_go_through_the_runner(loaded: LoadedModel) -> None:
     compute = Bench(loaded).compute
     layer = compute.kv_cache.layers[1]
@@ -244,6 +277,7 @@ def make_gpu_engine(
             parts=GpuParts(
                 kernels=StandInPackage().kernels(),
                 make_capture=PlainCapture,
+                seconds=lambda device, action: 1.0,
                 measure=lambda device, step: DeviceMemory(
                     total_bytes=300 * MIB, free_bytes=280 * MIB, step_bytes=MIB
                 ),

@@ -237,6 +237,29 @@ def test_a_batch_whose_attention_goes_by_levels_runs_as_it_comes(tiny_model: Loa
     assert machine.eager.last.levels == (whole,)
 
 
+@pytest.mark.parametrize(("least", "is_replayed"), [(0, False), (8, False), (9, True)])
+def test_levels_that_spare_too_little_are_left_for_the_graph(
+    tiny_model: LoadedModel, least: int, *, is_replayed: bool
+) -> None:
+    """Three requests that share a block of four tokens: two reads of it are spared."""
+    machine = Machine(tiny_model)
+    assert BLOCK_SIZE == 4
+    machine.graphed.capture(machine.capture)
+    machine.graphed.min_saved_tokens = least
+    tokens = machine.runner.execute(prefill(range(3))).next_tokens
+    plan = decode(range(3), tokens, 0)
+    meta = build_batch(plan, BLOCK_SIZE).metadata
+    shared = CascadeLevel(
+        *(torch.tensor(ints, dtype=torch.int32) for ints in ([0, 3], [0, 1], [7], [4]))
+    )
+    own = CascadeLevel(meta.qo_indptr, meta.kv_indptr, meta.kv_indices, meta.kv_last_page_len)
+    machine.attention.levels = (shared, own)
+
+    machine.runner.execute(plan)
+
+    assert machine.capture.num_replays == is_replayed
+
+
 def test_nothing_is_replayed_before_the_capture(tiny_model: LoadedModel) -> None:
     machine = Machine(tiny_model)
     tokens = machine.runner.execute(prefill(range(2))).next_tokens
