@@ -4,10 +4,13 @@
 #   docker run --gpus all -p 8000:8000 -v radixserve:/home/radixserve/.cache radixserve
 #
 # ARCH names the GPUs that kernels are compiled for: 8.0 A100, 8.9 L4 and L40, 9.0a H100 and H200.
+# They are for bfloat16, heads of 64 and 128, and KV in bfloat16 and fp8_e4m3; PREBUILD asks for others,
+# as in --build-arg PREBUILD="--dtype float16 --head-dims 256 --kv-cache-dtypes auto fp8_e5m2".
 
 FROM nvidia/cuda:13.0.1-devel-ubuntu24.04 AS build
 ARG ARCH="9.0a"
 ARG JOBS="4"
+ARG PREBUILD=""
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ python3-dev python3-venv \
     && rm -rf /var/lib/apt/lists/*
@@ -20,7 +23,7 @@ COPY cmake/CMakeLists.txt cmake/
 COPY radixserve/ radixserve/
 RUN pip install --no-cache-dir ".[cuda]"
 COPY benchmarks/ benchmarks/
-RUN python -m benchmarks.gpu.prebuild --arch $ARCH --jobs "$JOBS"
+RUN python -m benchmarks.gpu.prebuild --arch $ARCH --jobs "$JOBS" $PREBUILD
 
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 RUN apt-get update \

@@ -68,9 +68,27 @@ class Decoding:
         self.scheduler.update(plan, result)
         return time.perf_counter_ns() - start + scheduled
 
+    def step_ahead(self) -> int:
+        """Do one step with the next one planned before its result; return the nanoseconds of both
+        parts together."""
+        plan = self.scheduler.in_flight or self.scheduler.schedule(0.0)
+        start = time.perf_counter_ns()
+        assert self.scheduler.schedule_ahead(0.0) is not None
+        planned = time.perf_counter_ns() - start
+        result = StepResult(plan.step, tuple(self._dice.randrange(1 << 16) for _ in plan.reqs))
+        start = time.perf_counter_ns()
+        self.scheduler.update(plan, result)
+        return time.perf_counter_ns() - start + planned
+
     @classmethod
     def measure(
-        cls, samples: int, *, stagger: bool, num_waiting: int, dice: random.Random
+        cls,
+        samples: int,
+        *,
+        stagger: bool,
+        num_waiting: int,
+        dice: random.Random,
+        is_ahead: bool = False,
     ) -> list[int]:
         """Time steps in which all 64 decode, over as many fresh schedulers as that takes."""
         times: list[int] = []
@@ -82,7 +100,8 @@ class Decoding:
             gc.collect()
             gc.disable()
             try:
-                times += [decoding.step() for _ in range(steps)]
+                step = decoding.step_ahead if is_ahead else decoding.step
+                times += [step() for _ in range(steps)]
             finally:
                 gc.enable()
             assert len(decoding.scheduler.queues.running) == cls.NUM_RUNNING
@@ -93,14 +112,19 @@ class Decoding:
 def measure_scheduler(samples: int, seed: int) -> list[Row]:
     """One step with 64 decodes, under three circumstances."""
     rows = []
-    for operation, stagger, num_waiting in (
-        ("schedule + update, 64 decodes", True, 0),
-        ("the same, blocks fill in lockstep", False, 0),
-        ("the same, 200 waiting for memory", True, 200),
+    for operation, stagger, num_waiting, is_ahead in (
+        ("schedule + update, 64 decodes", True, 0, False),
+        ("the same, blocks fill in lockstep", False, 0, False),
+        ("the same, 200 waiting for memory", True, 200, False),
+        ("the same, a step ahead", True, 0, True),
     ):
         progress(f"{operation} ...")
         times = Decoding.measure(
-            samples, stagger=stagger, num_waiting=num_waiting, dice=random.Random(seed)
+            samples,
+            stagger=stagger,
+            num_waiting=num_waiting,
+            dice=random.Random(seed),
+            is_ahead=is_ahead,
         )
         rows.append(make_row(operation, None, times))
     return rows

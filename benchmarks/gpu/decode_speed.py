@@ -17,6 +17,7 @@ from benchmarks.gpu.rig import DTYPE
 from benchmarks.gpu.row import Row, fast_enough, told
 from benchmarks.gpu.serving import Serving
 from benchmarks.gpu.subject import describe, first_layers, fitting_model, layer_weights
+from radixserve.attention.flashinfer import CASCADE, FLAT
 from radixserve.runtime.kv_cache import block_bytes
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarks.gpu.rig import Rig
+    from radixserve.config import CascadeConfig
     from radixserve.models.loader import LoadedModel
     from radixserve.runtime.kv_cache import KVCache
     from radixserve.runtime.launch import StepLauncher
@@ -56,6 +58,7 @@ class DecodeSpeedSection:
             loaded = first_layers(whole, fitting)
             note = describe(loaded, rig.sizes.big_model)
             yield from _rows(_Case(rig, loaded, batch), limits, name, note, is_judged=place == 0)
+        yield from _shared_rows(rig, whole)
 
 
 class _Case:
@@ -88,10 +91,10 @@ class _Case:
             )
             return rig.device_seconds(lambda: model.compute_logits(replay()).argmax(-1))
 
-    def chained_s(self) -> float:
+    def chained_s(self, cascade: CascadeConfig = CASCADE) -> float:
         """Return what a step of the runtime takes, each queued behind the one whose tokens it
         takes."""
-        launcher, plan = self._launcher(), self._batch.plan()
+        launcher, plan = self._launcher(cascade), self._batch.plan()
         pending, plan = launcher.launch(plan), following(plan)
         begin = 0.0
         for count in range(-WARM_UP_STEPS, self._rig.sizes.repeats):
@@ -108,7 +111,7 @@ class _Case:
         """Return what a step takes with the scheduler, from prompts that it was given."""
         repeats = self._rig.sizes.repeats
         serving = Serving(
-            self._launcher(),
+            self._launcher(CASCADE),
             self._pool,
             self._batch,
             num_decodes=repeats + WARM_UP_STEPS + 3,
@@ -124,8 +127,10 @@ class _Case:
         assert serving.num_ahead >= repeats, "the steps were meant to be queued ahead"
         return seconds / repeats
 
-    def _launcher(self) -> StepLauncher:
-        return self._rig.launcher(self._loaded, self._pool, bucket=self._batch.num_reqs)
+    def _launcher(self, cascade: CascadeConfig) -> StepLauncher:
+        return self._rig.launcher(
+            self._loaded, self._pool, bucket=self._batch.num_reqs, cascade=cascade
+        )
 
 
 def _fitting_layers(rig: Rig, loaded: LoadedModel, batch: Batch) -> int:
@@ -149,3 +154,22 @@ def _rows(case: _Case, limits: Limits, name: str, note: str, *, is_judged: bool)
     served_s = case.served_s()
     yield told(f"{name}: step on the clock, with scheduler", served_s * 1e3, "ms")
     yield fast_enough(f"{name}: device over clock, so busy", device_s / served_s, "", TARGET_BUSY)
+
+
+def _shared_rows(rig: Rig, whole: LoadedModel) -> Iterator[Row]:
+    """Yield what a whole step takes where requests share a long beginning, both ways: levels are
+    launched kernel by kernel, and must make up for that."""
+    sizes = rig.sizes
+    batch = Batch(
+        num_reqs=sizes.num_sharers,
+        kv_len=sizes.shared_len + sizes.own_len,
+        shared_len=sizes.shared_len,
+    )
+    name = f"{sizes.num_sharers} x {sizes.shared_len} shared"
+    fitting = _fitting_layers(rig, whole, batch)
+    if fitting < 1:
+        yield Row(what=name, note="not one layer's KV fits")
+        return
+    case = _Case(rig, first_layers(whole, fitting), batch)
+    for how, cascade in (("flat, from a graph", FLAT), ("by levels", CASCADE)):
+        yield told(f"{name}: step on the clock, {how}", case.chained_s(cascade) * 1e3, "ms")

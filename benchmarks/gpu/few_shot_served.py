@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import few_shot
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from benchmarks.gpu.rig import Rig
     from benchmarks.gpu.row import Row
 
-GPU_FLAGS = ("--device", "cuda", "--attention-backend", "flashinfer")
+GPU_SETTINGS = Path(__file__).parents[2] / "configs" / "gpu.toml"
 
 MOST_SECONDS = 240.0
 """Both servers together: what hangs must not hold the machine."""
@@ -58,5 +59,5 @@ def _arguments(rig: Rig) -> argparse.Namespace:
         max_tokens=sizes.few_shot_max_tokens,
         seed=1,
         data=few_shot.DEFAULT_DATA,
-        server_flags=["--device", "cpu"] if rig.is_dry else list(GPU_FLAGS),
+        server_flags=["--device", "cpu"] if rig.is_dry else ["--config", str(GPU_SETTINGS)],
     )

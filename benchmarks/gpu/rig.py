@@ -82,8 +82,15 @@ class Rig(Protocol):
         """Return what repeats `action`."""
         ...
 
-    def launcher(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepLauncher:
-        """Return the whole runtime; decodes of up to `bucket` requests come from a graph."""
+    def launcher(
+        self,
+        loaded: LoadedModel,
+        pool: KVCache,
+        *,
+        bucket: int,
+        cascade: CascadeConfig = CASCADE,
+    ) -> StepLauncher:
+        """Return the whole runtime; flat decodes of up to `bucket` requests come from a graph."""
         ...
 
     def device_seconds(self, action: Callable[[], object]) -> float:
@@ -144,9 +151,16 @@ class GpuRig:
         """Capture a CUDA graph."""
         return self.parts.make_capture()(action)
 
-    def launcher(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepLauncher:
+    def launcher(
+        self,
+        loaded: LoadedModel,
+        pool: KVCache,
+        *,
+        bucket: int,
+        cascade: CascadeConfig = CASCADE,
+    ) -> StepLauncher:
         """Return the runtime as the engine fits it together, with one graph."""
-        model, options = loaded.model, FlashInferOptions(q_dtype=DTYPE)
+        model, options = loaded.model, FlashInferOptions(q_dtype=DTYPE, cascade=cascade)
         attention = FlashInferAttention(
             pool.layers,
             num_qo_heads=loaded.spec.num_qo_heads,
@@ -217,8 +231,15 @@ class DryRig:
         """Return the action, which is its own repetition."""
         return action
 
-    def launcher(self, loaded: LoadedModel, pool: KVCache, *, bucket: int) -> StepLauncher:
-        """Return the runtime without graphs."""
+    def launcher(
+        self,
+        loaded: LoadedModel,
+        pool: KVCache,
+        *,
+        bucket: int,
+        cascade: CascadeConfig = CASCADE,
+    ) -> StepLauncher:
+        """Return the runtime without graphs, flat."""
         attention = self.attention(pool.layers, loaded.spec.num_qo_heads)
         return _launcher(loaded.model, pool, attention, EagerForward(loaded.model, attention))
 
