@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from radixserve.attention.flashinfer import (
+    CASCADE,
     FlashInferAttention,
     FlashInferOptions,
     load_kernels,
