@@ -5,10 +5,8 @@
                     -> 0 for what min_p, top_k, top_p drop, in that order
                     -> the first id whose cumulative weight exceeds u * total
 
-Nothing is sorted, and nothing waits for the device but the one copy of the tokens back to the host.
-What top_k and top_p keep is all above some weight, and of those equal to it the lowest ids. That
-weight is found by bisection over the bit patterns of float32, which are ordered as the weights are:
-thirty passes, whatever the vocabulary looks like.
+Nothing waits for the device but the one copy of the tokens back to the host. The vocabulary is not
+sorted: `device_filters` finds what top_k and top_p keep.
 
 `u` is the host's, so that a row's token is the one that `Sampler` would choose, but where a sum
 rounds to the other side of u * total.
@@ -24,6 +22,7 @@ import torch
 
 from radixserve.device.transfer import host_buffer, make_event, to_device
 from radixserve.runtime.device_edits import NEVER, edit_rows
+from radixserve.runtime.device_filters import MAX_NARROW, SPAN, keep_narrow, keep_wide
 from radixserve.runtime.sampler import NO_MASKS, RowError, is_greedy, row_error, uniform
 
 if TYPE_CHECKING:
@@ -35,16 +34,10 @@ if TYPE_CHECKING:
     from radixserve.runtime.sampler import Mask
     from radixserve.types import TokenId
 
-SPAN = 256
-"""Weights that are summed together before the one to pick is searched among them."""
-
-_ONE_BITS = 0x3F800000
-"""1.0 as the bits of a float32: the largest weight of every row."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Draw:
-    """What the stochastic rows of a batch ask for, one number a row, on the device."""
+    """What some stochastic rows of a batch ask for, one number a row, on the device."""
 
     rows: Tensor
     """[S], int64: which rows they are."""
@@ -58,6 +51,8 @@ class _Draw:
     """[S, 1], float64; infinite where off."""
     top_p: Tensor | None
     """[S, 1], float64; infinite where off."""
+    largest_top_k: int | None
+    """Of rows that each have a top_k of at most `MAX_NARROW`; None for the others."""
 
 
 class DeviceSampler:
@@ -85,7 +80,8 @@ class DeviceSampler:
         Raises:
             InvariantError: a row with a temperature has no seed.
         Mutates: nothing.
-        Complexity: O(R * vocab), with thirty passes over the rows that have top_k or top_p.
+        Complexity: O(R * vocab). Rows with a top_k of at most `MAX_NARROW` take one selection of
+            their largest weights; others thirty passes for each of top_k and top_p that they have.
         """
         return self.begin(logits, states, masks).result()
 
@@ -101,8 +97,7 @@ class DeviceSampler:
         raw = logits.detach()[:, : self.vocab_limit]
         rows = _masked(edit_rows(raw, states), raw, masks)
         best, tokens = rows.max(dim=1)  # the first of equals, and a NaN before every number
-        draw = _read_draw(states, rows.device)
-        if draw is not None:
+        for draw in _read_draws(states, rows.device):
             tokens[draw.rows] = _drawn(rows, best, draw)
         return TokensUnderWay(tokens, best, masks)
 
@@ -147,20 +142,37 @@ def _masked(rows: Tensor, raw: Tensor, masks: Mapping[int, Mask | str]) -> Tenso
     if not given:
         return rows
     index = to_device(torch.tensor(list(given)), rows.device)
-    allowed = to_device(torch.from_numpy(np.stack(list(given.values()))), rows.device)
-    kept = rows[index].masked_fill(~allowed, NEVER)
-    is_void = (kept == NEVER).all(dim=1, keepdim=True)
-    lifted = raw[index].masked_fill(~allowed, NEVER)
-    result = rows.clone() if rows is raw else rows
-    result[index] = torch.where(is_void, lifted, kept)
-    return result
+    is_banned = _banned(list(given.values()), rows.device)
+    kept = rows[index].masked_fill_(is_banned, NEVER)
+    if rows is raw:  # nothing else is masked
+        return rows.index_put((index,), kept)
+    is_void = kept.amax(dim=1, keepdim=True) == NEVER
+    lifted = raw[index].masked_fill_(is_banned, NEVER)
+    return rows.index_put_((index,), torch.where(is_void, lifted, kept))
 
 
-def _read_draw(states: Sequence[SamplingState], device: torch.device) -> _Draw | None:
-    """Return what the rows with a temperature ask for; None if there are none."""
+def _banned(masks: Sequence[Mask], device: torch.device) -> Tensor:
+    """Return which ids the masks do not allow, [G, vocab] bool; they cross packed, a bit an id."""
+    packed = np.stack([np.packbits(mask, bitorder="little") for mask in masks])
+    octets = to_device(torch.from_numpy(packed), device)[:, :, None]
+    places = torch.arange(8, dtype=torch.uint8, device=device)
+    bits = (octets >> places).bitwise_and_(1) == 0
+    return bits.flatten(1)[:, : len(masks[0])]
+
+
+def _read_draws(states: Sequence[SamplingState], device: torch.device) -> list[_Draw]:
+    """Return what the rows with a temperature ask for: those with a small top_k, and the others."""
     drawn = [(row, state) for row, state in enumerate(states) if not is_greedy(state.params)]
-    if not drawn:
-        return None
+    narrow = [(row, state) for row, state in drawn if 0 < state.params.top_k <= MAX_NARROW]
+    wide = [(row, state) for row, state in drawn if not 0 < state.params.top_k <= MAX_NARROW]
+    largest = max((state.params.top_k for _, state in narrow), default=None)
+    draws = [_read_draw(narrow, device, largest_top_k=largest)] if narrow else []
+    return [*draws, _read_draw(wide, device, largest_top_k=None)] if wide else draws
+
+
+def _read_draw(
+    drawn: Sequence[tuple[int, SamplingState]], device: torch.device, *, largest_top_k: int | None
+) -> _Draw:
     numbers = np.array([_numbers_of(row, state) for row, state in drawn])
     copied = to_device(torch.from_numpy(numbers), device)
     rows, temperatures, min_p, top_k, top_p, u = torch.split(copied, 1, dim=1)
@@ -171,6 +183,7 @@ def _read_draw(states: Sequence[SamplingState], device: torch.device) -> _Draw |
         min_p=min_p.float() if numbers[:, 2].any() else None,
         top_k=top_k if np.isfinite(numbers[:, 3]).any() else None,
         top_p=top_p if np.isfinite(numbers[:, 4]).any() else None,
+        largest_top_k=largest_top_k,
     )
 
 
@@ -187,59 +200,33 @@ def _numbers_of(row: int, state: SamplingState) -> tuple[float, ...]:
 
 
 def _drawn(rows: Tensor, best: Tensor, draw: _Draw) -> Tensor:
-    """Return the token of each stochastic row, [S] int64; any at all where `best` is not finite."""
-    logits, best = rows[draw.rows], best[draw.rows][:, None]
-    weights = ((logits - best) / draw.temperatures).exp_()
-    weights.nan_to_num_(nan=1.0)  # of a row that fails: it must not break the search for the others
+    """Return the token of each stochastic row, [S] int64; any in range where `best` is not finite.
+
+    The weights of such a row may be NaN: no row looks at another's.
+    """
+    weights = _weights(rows, best, draw)
     if draw.min_p is not None:
         weights.masked_fill_(weights < draw.min_p, 0.0)
-    if draw.top_k is not None:
-        weights = _keep_largest(weights, torch.ones_like(weights), draw.top_k)
-    if draw.top_p is not None:
-        total = weights.sum(dim=1, keepdim=True, dtype=torch.float64)
-        weights = _keep_largest(weights, weights, draw.top_p * total)
-    return _pick(weights, draw.u)
+    if draw.largest_top_k is None:
+        keep_wide(weights, draw.top_k, draw.top_p)
+    else:
+        assert draw.top_k is not None
+        keep_narrow(weights, draw.top_k, draw.top_p, largest=draw.largest_top_k)
+    return _pick(weights, draw.u).clamp_(max=rows.shape[1] - 1)
 
 
-def _keep_largest(weights: Tensor, measure: Tensor, target: Tensor) -> Tensor:
-    """Return the weights with all but the largest set to 0: as few as reach `target`, one at least.
+def _weights(rows: Tensor, best: Tensor, draw: _Draw) -> Tensor:
+    """Return each id's weight relative to the best one, which is 1; 0 beyond the last id.
 
-    Of equal weights the lower ids stay.
-
-    Args:
-        weights: [S, vocab], float32, from 0 to 1, which is there in every row.
-        measure: [S, vocab], float32, not negative: what is summed; equal for equal weights.
-        target: [S, 1], float64.
+    Returns: [S, num_spans * SPAN], float32.
     """
-    bound, above = _bound(weights, measure, target)
-    is_tie = weights == bound
-    each = torch.where(is_tie, measure, 0.0).amax(dim=1, keepdim=True).double()
-    num_ties = ((target - above) / each).ceil().clamp(min=1)
-    num_ties = torch.where(each > 0, num_ties, torch.inf)
-    is_kept = (weights > bound) | (is_tie & (is_tie.cumsum(dim=1, dtype=torch.int32) <= num_ties))
-    return torch.where(is_kept, weights, 0.0)
-
-
-def _bound(weights: Tensor, measure: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least weight above which `target` is not reached, and what is reached above it.
-
-    Both are [S, 1], float32 and float64.
-    """
-    high = torch.full_like(target, _ONE_BITS, dtype=torch.int32)
-    low = torch.full_like(high, -1)  # beyond the least: no weight is negative
-    for _ in range(_ONE_BITS.bit_length()):
-        middle = low + (high - low).div(2, rounding_mode="floor").clamp(min=1)
-        middle = torch.minimum(middle, high)
-        above = _sum_above(weights, measure, middle.view(torch.float32))
-        is_short = (above < target) | (above <= 0)
-        high, low = torch.where(is_short, middle, high), torch.where(is_short, low, middle)
-    bound = high.view(torch.float32)
-    return bound, _sum_above(weights, measure, bound)
-
-
-def _sum_above(weights: Tensor, measure: Tensor, bound: Tensor) -> Tensor:
-    above = torch.where(weights > bound, measure, 0.0)
-    return above.sum(dim=1, keepdim=True, dtype=torch.float64)
+    num_drawn, vocab_len = len(draw.rows), rows.shape[1]
+    if num_drawn < len(rows):
+        rows, best = rows[draw.rows], best[draw.rows]
+    exponents = (rows - best[:, None]).div_(draw.temperatures)
+    weights = rows.new_zeros(num_drawn, -(-vocab_len // SPAN) * SPAN)
+    torch.exp(exponents, out=weights[:, :vocab_len])
+    return weights
 
 
 def _pick(weights: Tensor, u: Tensor) -> Tensor:
@@ -249,17 +236,14 @@ def _pick(weights: Tensor, u: Tensor) -> Tensor:
     vocabulary in float64 would take twice the memory of the logits.
 
     Args:
-        weights: [S, vocab], float32, at least one of each row above 0.
+        weights: [S, num_spans * SPAN], float32, at least one of each row above 0.
         u: [S, 1], float64, in [0, 1).
     """
-    num_rows, vocab_len = weights.shape
-    num_spans = -(-vocab_len // SPAN)
-    padded = torch.nn.functional.pad(weights, (0, num_spans * SPAN - vocab_len))
-    spans = padded.view(num_rows, num_spans, SPAN)
-    mass = spans.sum(dim=2, dtype=torch.float64).cumsum(dim=1)
+    spans = weights.view(len(weights), -1, SPAN)
+    mass = spans.sum(dim=2).cumsum(dim=1, dtype=torch.float64)
     target = u * mass[:, -1:]
     span = _first_above(mass, target)
-    before = torch.where(span > 0, mass.gather(1, (span - 1).clamp(min=0)), 0.0)
+    before = torch.where(span > 0, mass.gather(1, (span - 1).clamp_(min=0)), 0.0)
     inside = spans.gather(1, span[:, :, None].expand(-1, 1, SPAN))[:, 0]
     place = _first_above(inside.cumsum(dim=1, dtype=torch.float64), target - before)
     return (span * SPAN + place)[:, 0]
@@ -267,7 +251,7 @@ def _pick(weights: Tensor, u: Tensor) -> Tensor:
 
 def _first_above(mass: Tensor, bound: Tensor) -> Tensor:
     """Return the first place above `bound`, [S, 1]; where rounding leaves none, the last that
-    grows."""
+    grows; any in range where a sum is not a number."""
     last = mass[:, -1:]
     bound = torch.minimum(bound, torch.nextafter(last, torch.zeros_like(last)))
-    return torch.searchsorted(mass, bound, right=True)
+    return torch.searchsorted(mass, bound, right=True).clamp_(max=mass.shape[1] - 1)

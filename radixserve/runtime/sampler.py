@@ -20,6 +20,7 @@ import torch
 
 from radixserve.errors import InvariantError
 from radixserve.runtime.logit_edits import edit_logits, has_edits
+from radixserve.runtime.philox import WORD, first_word
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,8 +46,6 @@ _NUCLEUS_HEADS = (1024, 8192)
 
 _SPAN = 256
 """Weights that are summed together before the one to pick is searched among them."""
-
-_SEED_MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,5 +282,4 @@ def uniform(state: SamplingState) -> float:
     seed = state.params.seed
     if seed is None:
         raise InvariantError(0, "a request that samples has no seed")
-    bits = np.random.Philox(key=seed & _SEED_MASK, counter=state.output_len).random_raw()
-    return (int(bits) >> 11) * 2.0**-53
+    return (first_word(seed & WORD, state.output_len) >> 11) * 2.0**-53

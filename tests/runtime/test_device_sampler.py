@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from radixserve.core.plan import SamplingState
 from radixserve.runtime.device_edits import edit_rows
@@ -28,7 +32,7 @@ def states(draw: st.DrawFn, *, vocab: int, has_filters: bool = True) -> Sampling
     params = SamplingParams(
         temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 1.7])),
         seed=draw(st.integers(0, 2**63)),
-        top_k=draw(st.sampled_from([0, 0, 1, 5, 70])) if has_filters else 0,
+        top_k=draw(st.sampled_from([0, 0, 1, 5, 70, 1100])) if has_filters else 0,
         top_p=draw(st.sampled_from([1.0, 0.0, 0.3, 0.9, 0.999])) if has_filters else 1.0,
         min_p=draw(st.sampled_from([0.0, 0.0, 0.05, 0.5])) if has_filters else 0.0,
         repetition_penalty=draw(st.sampled_from([1.0, 1.3, 0.8])),
@@ -105,22 +109,43 @@ def assert_is_edge(logits: torch.Tensor, state: SamplingState, one: object, othe
 )
 def test_rows_of_a_batch_do_not_touch_one_another(vocab: int, scale: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(6, vocab, generator=generator) * scale
+    logits = torch.randn(9, vocab, generator=generator) * scale
     logits[2] = torch.nan
     rows = [
         SamplingState(SamplingParams(temperature=t, top_p=p, top_k=k, seed=seed), 3)
-        for t, p, k in [(1, 0.9, 0), (0, 1, 0), (1, 0.5, 4), (0.7, 1, 0), (2, 1, 3), (1, 0, 0)]
+        for t, p, k in [
+            (1, 0.9, 0),
+            (0, 1, 0),
+            (1, 0.5, 4),
+            (0.7, 1, 0),
+            (2, 1, 3),
+            (1, 0, 0),
+            (3, 0.8, 900),
+            (3, 0.8, 1100),
+            (3, 1, 1100),
+        ]
     ]
     sampler = DeviceSampler(vocab)
 
     together = sampler.sample(logits, rows)
 
-    alone = [sampler.sample(logits[row : row + 1], [rows[row]])[0] for row in range(6)]
+    alone = [sampler.sample(logits[row : row + 1], [rows[row]])[0] for row in range(9)]
     assert together == alone
     assert isinstance(together[2], RowError)
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_k": 50}, {"top_p": 0.9}, {"min_p": 0.02}])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        {"top_k": 50},
+        {"top_k": 3000},
+        {"top_p": 0.9},
+        {"top_k": 50, "top_p": 0.9},
+        {"top_k": 3000, "top_p": 0.9},
+        {"min_p": 0.02},
+    ],
+)
 def test_thousands_of_draws_over_a_real_vocabulary_are_those_of_the_host(
     filters: dict[str, float],
 ) -> None:
@@ -134,6 +159,85 @@ def test_thousands_of_draws_over_a_real_vocabulary_are_those_of_the_host(
 
     assert ours == Sampler(49_152).sample(logits, rows)
     assert len(set(ours)) > 5
+
+
+@given(batches(), st.integers(0, 10_000))
+def test_masks_cross_to_the_device_as_they_are(
+    batch: tuple[torch.Tensor, list[SamplingState]], seed: int
+) -> None:
+    logits, rows = batch
+    rows = [row._replace(params=replace(row.params, temperature=0.0)) for row in rows]
+    rng = np.random.default_rng(seed)
+    vocab = logits.shape[1]
+    masks: dict[int, np.ndarray | str] = {1: "why"} if len(rows) > 1 else {}
+    for row in rng.permutation([0, 2, 4]):
+        if row < len(rows):
+            masks[int(row)] = rng.random(vocab) < rng.choice([0.1, 0.9])
+            masks[int(row)][rng.integers(vocab)] = True  # type: ignore[index]
+
+    ours = DeviceSampler(10**6).sample(logits, rows, masks)
+
+    assert ours == Sampler(10**6).sample(logits, rows, masks)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 2}, {"top_k": 2000}, {"top_p": 0.5}])
+def test_a_row_that_fails_has_a_token_in_range_on_the_device(
+    bad: float, filters: dict[str, float]
+) -> None:
+    logits = torch.full((1, 300), bad)
+    params = SamplingParams(seed=3, **filters)  # type: ignore[arg-type]
+    row = SamplingState(params, 1)
+
+    chosen = DeviceSampler(300).begin(logits, [row])
+
+    assert isinstance(chosen.result()[0], RowError)
+    assert 0 <= chosen.tokens[0] < 300
+
+
+class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what asks a device for a value, or for a size that only its values tell."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+        self.num_calls = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.num_calls += 1
+        name = func._schema.name.removeprefix("aten::")
+        is_index = name in ("index", "index_put", "index_put_")
+        has_bools = is_index and any(i.dtype is torch.bool for i in args[1] if i is not None)
+        if has_bools or name in ("_local_scalar_dense", "nonzero", "masked_select", "equal"):
+            self.found.append(name)
+        return func(*args, **kwargs or {})
+
+
+@given(batches())
+def test_nothing_is_asked_of_the_device_before_the_result_is(
+    batch: tuple[torch.Tensor, list[SamplingState]],
+) -> None:
+    logits, rows = batch
+    masks = {0: np.ones(logits.shape[1], dtype=np.bool_)}
+
+    with _Waits() as waits:
+        DeviceSampler(10**6).begin(logits, rows, masks)
+
+    assert waits.found == []
+    assert waits.num_calls > 5
+
+
+def test_a_pass_of_the_search_for_top_p_is_a_few_calls() -> None:
+    logits = torch.zeros(2, 700)
+    plain, filtered = _Waits(), _Waits()
+    for counter, top_p in ((plain, 1.0), (filtered, 0.5)):
+        rows = [SamplingState(SamplingParams(seed=1, top_p=top_p), 0)] * 2
+        with counter:
+            DeviceSampler(700).begin(logits, rows)
+
+    assert 30 < filtered.num_calls - plain.num_calls <= 31 * 10
 
 
 def test_tokens_may_be_asked_for_later() -> None:
