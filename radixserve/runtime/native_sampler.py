@@ -11,7 +11,7 @@ from radixserve.kernels import NOT_FINITE, NOTHING_LEFT, DrawRules, View, draw
 from radixserve.runtime.logit_edits import has_edits
 from radixserve.runtime.sampler import (
     NO_MASKS,
-    KnownTokens,
+    HostSampler,
     RowError,
     edited_row,
     is_greedy,
@@ -31,27 +31,12 @@ if TYPE_CHECKING:
 _REASONS = {NOTHING_LEFT: row_error(-np.inf), NOT_FINITE: row_error(np.nan)}
 
 
-class NativeSampler:
-    """Chooses one token a row, by the rules of `Sampler`, on all threads.
+class NativeSampler(HostSampler):
+    """Chooses by the rules of `Sampler`, on all threads.
 
     A row's token depends on that row alone. Where a draw falls between two tokens to rounding, it
     may go to another one than with `Sampler`.
-
-    Args:
-        vocab_limit: Ids from here on are never chosen: rows that only pad the output head.
     """
-
-    def __init__(self, vocab_limit: int) -> None:
-        self.vocab_limit = vocab_limit
-
-    def begin(
-        self,
-        logits: Tensor,
-        states: Sequence[SamplingState],
-        masks: Mapping[int, Mask | str] = NO_MASKS,
-    ) -> KnownTokens:
-        """Choose the tokens, as `sample` does."""
-        return KnownTokens(self.sample(logits, states, masks))
 
     def sample(
         self,
@@ -59,15 +44,8 @@ class NativeSampler:
         states: Sequence[SamplingState],
         masks: Mapping[int, Mask | str] = NO_MASKS,
     ) -> list[TokenId | RowError]:
-        """Return the next token of each row, or why the row has none.
+        """Return the next token of each row, or why the row has none; see `HostSampler`.
 
-        Args:
-            logits: [R, vocab], float32, on a CPU.
-            states: R of them, each with a seed unless it is greedy.
-            masks: Row -> which ids its grammar allows, one at least; or why it allows none.
-        Raises:
-            InvariantError: a row with a temperature has no seed.
-        Mutates: nothing.
         Complexity: O(R * vocab). Rows that are masked, or changed by their parameters, are copied.
         """
         chosen: dict[int, TokenId | RowError] = {

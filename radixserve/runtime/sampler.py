@@ -11,6 +11,7 @@ request's tokens never depend on what else is in the batch. Equal weights go to 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeAlias
@@ -101,8 +102,8 @@ class KnownTokens:
         return list(self.values)
 
 
-class Sampler:
-    """Chooses one token a row. Holds no state: the same input gives the same tokens.
+class HostSampler(ABC):
+    """Chooses one token a row, at once. Holds no state: the same input gives the same tokens.
 
     Args:
         vocab_limit: Ids from here on are never chosen: rows that only pad the output head.
@@ -120,6 +121,7 @@ class Sampler:
         """Choose the tokens, as `sample` does."""
         return KnownTokens(self.sample(logits, states, masks))
 
+    @abstractmethod
     def sample(
         self,
         logits: Tensor,
@@ -138,6 +140,18 @@ class Sampler:
         Complexity: O(R * vocab); a sort of the vocabulary only where thousands of tokens
             share `top_p`.
         """
+
+
+class Sampler(HostSampler):
+    """The specification, row by row in numpy."""
+
+    def sample(
+        self,
+        logits: Tensor,
+        states: Sequence[SamplingState],
+        masks: Mapping[int, Mask | str] = NO_MASKS,
+    ) -> list[TokenId | RowError]:
+        """Return the next token of each row, or why the row has none; see `HostSampler`."""
         if not states:
             return []
         rows: Floats = logits.detach()[:, : self.vocab_limit].cpu().numpy()
