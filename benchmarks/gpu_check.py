@@ -28,6 +28,7 @@ from benchmarks.gpu.decode_speed import DecodeSpeedSection
 from benchmarks.gpu.few_shot_served import FewShotSection
 from benchmarks.gpu.greedy import GreedySection
 from benchmarks.gpu.host_time import HostTimeSection
+from benchmarks.gpu.layer_ops import LayerOpsSection
 from benchmarks.gpu.limits import LimitsSection
 from benchmarks.gpu.modules import ModulesSection
 from benchmarks.gpu.prefill_speed import PrefillSpeedSection
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 SECTIONS: tuple[Section, ...] = (
     ModulesSection(),
     ConformanceSection(),
+    LayerOpsSection(),
     CachedLogitsSection(),
     GreedySection(),
     LimitsSection(),

@@ -72,11 +72,18 @@ def set_environment(args: argparse.Namespace) -> None:
 
 
 def module_specs(args: argparse.Namespace) -> Iterator[Any]:
-    """Yield the package's description of each module: the merge, and attention for each shape."""
+    """Yield the package's description of each module: the merge, a layer's small operations, and
+    attention for each shape."""
+    from flashinfer.jit.activation import gen_act_and_mul_module
     from flashinfer.jit.attention.modules import _gen_batch_prefill_primary_module
     from flashinfer.jit.cascade import gen_cascade_module
+    from flashinfer.jit.norm import gen_norm_module
+    from flashinfer.jit.rope import gen_rope_module
 
     yield gen_cascade_module()
+    yield gen_norm_module()
+    yield gen_rope_module()
+    yield gen_act_and_mul_module("silu")
     q_dtype = Q_DTYPES[args.dtype]
     for name in args.kv_cache_dtypes:
         for head_dim in args.head_dims:

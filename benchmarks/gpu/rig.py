@@ -20,6 +20,7 @@ from radixserve.attention.reference import ReferenceAttention
 from radixserve.config import CascadeConfig
 from radixserve.engine.gpu import REAL_PARTS, GpuParts
 from radixserve.errors import BackendUnavailableError
+from radixserve.models.ops import PLAIN_OPS
 from radixserve.runtime.cuda_graph import GraphedForward
 from radixserve.runtime.device_sampler import DeviceSampler
 from radixserve.runtime.forward import EagerForward
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from radixserve.attention.layer_kv import LayerKV
     from radixserve.models.decoder import CausalLM
     from radixserve.models.loader import LoadedModel
+    from radixserve.models.ops import LayerOps
     from radixserve.runtime.forward import Forward
     from radixserve.runtime.kv_cache import KVCache
     from radixserve.runtime.launch import StepLauncher
@@ -66,6 +68,10 @@ class Rig(Protocol):
 
     @property
     def is_dry(self) -> bool: ...
+
+    @property
+    def ops(self) -> LayerOps:
+        """A layer's small operations on this machine."""
 
     def kv_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the pool's dtype where `dtype` is wanted."""
@@ -129,6 +135,11 @@ class GpuRig:
         device = torch.device("cuda", torch.cuda.current_device())
         load_kernels(device)
         return cls(sizes, model_folder, device)
+
+    @property
+    def ops(self) -> LayerOps:
+        """FlashInfer's."""
+        return self.parts.layer_ops(self.device)
 
     def kv_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return it: the kernels read all of them."""
@@ -215,6 +226,11 @@ class DryRig:
     def is_dry(self) -> bool:
         """Whether the figures mean nothing."""
         return True
+
+    @property
+    def ops(self) -> LayerOps:
+        """Those in plain torch."""
+        return PLAIN_OPS
 
     def kv_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return bfloat16, in which every 8-bit float can be told: plain torch reads no others."""

@@ -57,7 +57,11 @@ def fitting_model(rig: Rig) -> LoadedModel:
     ends = 2 * hidden * config["vocab_size"]
     room = rig.free_bytes() // 2 // DTYPE.itemsize - ends
     config["num_hidden_layers"] = max(1, min(config["num_hidden_layers"], room // layer))
-    return random_model(config, rig.device)
+    return _on(rig, random_model(config, rig.device))
+
+
+def _on(rig: Rig, loaded: LoadedModel) -> LoadedModel:
+    return replace(loaded, model=loaded.model.with_ops(rig.ops))
 
 
 def first_layers(loaded: LoadedModel, num_layers: int) -> LoadedModel:
@@ -90,7 +94,7 @@ def load_pair(rig: Rig) -> Pair:
     folder = rig.model_folder
     if folder is None:
         return _random_pair(rig)
-    fast = load_model(folder, dtype=DTYPE, device=rig.device)
+    fast = _on(rig, load_model(folder, dtype=DTYPE, device=rig.device))
     exact = load_model(folder, dtype=torch.float32)
     tokenizer = Tokenizer.from_folder(folder)
     return Pair(fast, exact, tuple(tuple(tokenizer.encode(text)) for text in PROMPTS), folder.name)
@@ -100,7 +104,7 @@ def _random_pair(rig: Rig) -> Pair:
     exact = random_model(rig.sizes.small_model, CPU, dtype=torch.float32)
     model = copy.deepcopy(exact.model).to(dtype=DTYPE)
     model.rotary = copy.deepcopy(exact.model.rotary)  # its table stays float32
-    fast = LoadedModel(model.to(rig.device), exact.spec, exact.eos_token_ids)
+    fast = _on(rig, LoadedModel(model.to(rig.device), exact.spec, exact.eos_token_ids))
     vocab_size = exact.spec.vocab_size
     prompts = tuple(
         tuple((31 * row * row + 17 * i + 5) % vocab_size for i in range(9 + row))

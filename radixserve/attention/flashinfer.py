@@ -15,8 +15,9 @@ The package is imported here and nowhere else, and only when a backend is built.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -241,11 +242,27 @@ def load_kernels(device: torch.device) -> Kernels:
     Raises:
         BackendUnavailableError: it is no CUDA device, or the package is missing or broken.
     """
+    package = load_package(device)
+    num_sms = torch.cuda.get_device_properties(device).multi_processor_count
+    return PackageKernels(package, num_sms=num_sms, make_event=torch.cuda.Event)
+
+
+def load_package(device: torch.device) -> Any:
+    """Return the package itself, if it can run on a device.
+
+    Its norms are asked for in CUDA C++, unless the environment has an opinion: they can be built
+    before, and the other ones, in a language of their own, are compiled whenever a process starts.
+
+    Raises:
+        BackendUnavailableError: it is no CUDA device, or the package is missing or broken.
+    Mutates: the environment of this process.
+    """
     if device.type != "cuda":
         why = "no NVIDIA GPU was found" if not torch.cuda.is_available() else f"KV is on {device}"
         raise BackendUnavailableError(
             f"flashinfer runs on a CUDA device only, and {why}; use --attention-backend cpu"
         )
+    os.environ.setdefault("FLASHINFER_USE_CUDA_NORM", "1")
     try:
         import flashinfer
     except Exception as error:  # a broken CUDA installation shows as any of many
@@ -253,5 +270,4 @@ def load_kernels(device: torch.device) -> Kernels:
             f"the package flashinfer cannot be imported ({error}); install radixserve[cuda], or "
             "use --attention-backend reference"
         ) from error
-    num_sms = torch.cuda.get_device_properties(device).multi_processor_count
-    return PackageKernels(flashinfer, num_sms=num_sms, make_event=torch.cuda.Event)
+    return flashinfer

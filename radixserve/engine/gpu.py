@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from radixserve.attention.flashinfer import FlashInferAttention, FlashInferOptions
+from radixserve.attention.flashinfer import FlashInferAttention, FlashInferOptions, load_package
 from radixserve.engine.compute import Compute
 from radixserve.errors import ConfigError
 from radixserve.models.dtype import choose_kv_dtype
+from radixserve.models.flashinfer_ops import FlashInferOps
 from radixserve.runtime.cascade_cost import measure_cascade_cost, quickest_s
 from radixserve.runtime.cuda_graph import CudaGraphCapture, GraphedForward, decode_buckets
 from radixserve.runtime.device_memory import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from radixserve.attention.flashinfer_kernels import Kernels
     from radixserve.config import EngineConfig
     from radixserve.models.loader import LoadedModel
+    from radixserve.models.ops import LayerOps
     from radixserve.runtime.cuda_graph import GraphCapture
     from radixserve.runtime.device_memory import DeviceMemory
     from radixserve.runtime.host_kv import HostKV
@@ -62,9 +64,19 @@ class GpuParts:
 
     kernels: Kernels | None = None
     """The package's own when None."""
+    ops: LayerOps | None = None
+    """Those of the package when None."""
     make_capture: Callable[[], GraphCapture] = CudaGraphCapture
     measure: Callable[[torch.device, Callable[[], object]], DeviceMemory] = measure_memory
     seconds: Callable[[torch.device, Callable[[], object]], float] = quickest_s
+
+    def layer_ops(self, device: torch.device) -> LayerOps:
+        """Return a layer's small operations on a device.
+
+        Raises:
+            BackendUnavailableError: they are the package's, which cannot run here.
+        """
+        return FlashInferOps(load_package(device)) if self.ops is None else self.ops
 
 
 REAL_PARTS = GpuParts()
@@ -222,6 +234,7 @@ def build_gpu_compute(
             "configs/gpu.toml has more",
             config.scheduler.max_num_batched_tokens,
         )
+    loaded = replace(loaded, model=loaded.model.with_ops(parts.layer_ops(device)))
     shop = _Shop(config, loaded, device, vocab_size, parts)
     if shop.kv_dtype.itemsize == 1 and loaded.kv_scales is None:
         _log.info("the model brings no KV scales: K and V are stored as 8 bits with scales of 1")

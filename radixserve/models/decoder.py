@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from radixserve.models.layers import DecoderLayer, RMSNorm
+from radixserve.models.layers import DecoderLayer, ForwardPass, RMSNorm
+from radixserve.models.ops import PLAIN_OPS
 from radixserve.models.rotary import RotaryTable
 
 if TYPE_CHECKING:
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.config import ModelSpec
+    from radixserve.models.ops import LayerOps
 
 
 class Decoder(Protocol):
@@ -60,6 +63,7 @@ class CausalLM(nn.Module):
 
     def __init__(self, spec: ModelSpec, *, dtype: torch.dtype) -> None:
         super().__init__()
+        self._ops: LayerOps = PLAIN_OPS
         shape = (spec.vocab_size, spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         self.layers = nn.ModuleList(
@@ -76,6 +80,15 @@ class CausalLM(nn.Module):
             spec.rotary, head_dim=spec.head_dim, max_position=spec.max_position
         )
 
+    def with_ops(self, ops: LayerOps) -> CausalLM:
+        """Return this model, the very weights, with its small operations done by `ops`.
+
+        A new model's are in plain torch.
+        """
+        model = copy.copy(self)
+        model._ops = ops
+        return model
+
     def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionBackend) -> Tensor:
         """Return the last hidden state of every row, after the final norm.
 
@@ -88,11 +101,12 @@ class CausalLM(nn.Module):
         Mutates:
             the KV pool that `attention` writes to.
         """
-        x = F.embedding(token_ids, self.embedding)
-        cos, sin = self.rotary(positions)
+        residual = F.embedding(token_ids, self.embedding)
+        around = ForwardPass(self._ops, self._ops.rotation(self.rotary, positions), attention)
+        share: Tensor | None = None
         for layer in self.layers:
-            x = layer(x, cos, sin, attention)
-        return self.norm(x)  # type: ignore[no-any-return]
+            share = layer(share, residual, around)
+        return self.norm(share, residual, self._ops)  # type: ignore[no-any-return]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [R, vocab_size] in float32 of R rows of `forward`'s output."""

@@ -7,19 +7,30 @@ how the loader knows that nothing was left unwritten.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from radixserve.models.rotary import rotate_
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from radixserve.attention.backend import AttentionBackend
     from radixserve.models.config import ModelSpec
+    from radixserve.models.ops import LayerOps, Rotation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ForwardPass:
+    """What all layers of one forward pass have in common."""
+
+    ops: LayerOps
+    rotation: Rotation
+    """Of the rows' positions."""
+    attention: AttentionBackend
+    """Planned for the batch."""
 
 
 def _uninitialised(*shape: int, dtype: torch.dtype) -> nn.Parameter:
@@ -69,7 +80,8 @@ class FusedLinear(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """Scales each row to unit root mean square, in float32, then by a weight.
+    """Scales each row of the residual stream, or each head, to unit root mean square, then by a
+    weight.
 
     Args:
         size: Numbers in a row.
@@ -83,9 +95,22 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.weight = _uninitialised(size, dtype=dtype)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x [..., size] normalised, in its own dtype."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, share: Tensor | None, residual: Tensor, ops: LayerOps) -> Tensor:
+        """Add what the sub-layer before gave, if there was one, and return the norm of the sum.
+
+        Args:
+            share: [T, size], or None.
+            residual: [T, size].
+            ops: What computes it.
+        Mutates: `residual`, and `share`, which is lost.
+        """
+        if share is None:
+            return ops.norm(residual, self.weight, self.eps)
+        return ops.add_norm(share, residual, self.weight, self.eps)
+
+    def norm_heads_(self, heads: Tensor, ops: LayerOps) -> None:
+        """Replace each head of [T, num_heads, size] by its norm."""
+        ops.norm_heads_(heads, self.weight, self.eps)
 
     def checkpoint_targets(self, prefix: str) -> dict[str, Tensor]:
         """Return where each tensor of a checkpoint goes."""
@@ -123,7 +148,7 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(spec.head_dim, eps=spec.rms_norm_eps, dtype=dtype)
             self.k_norm = RMSNorm(spec.head_dim, eps=spec.rms_norm_eps, dtype=dtype)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionBackend) -> Tensor:
+    def forward(self, x: Tensor, around: ForwardPass) -> Tensor:
         """Return the attention's share of the residual, [T, hidden_size], for x of that shape.
 
         The backend gets q, k and v as views of one buffer: dense in a row's heads, not from row to
@@ -132,10 +157,12 @@ class Attention(nn.Module):
         heads = self.qkv(x).unflatten(-1, (-1, self._head_dim))
         q, k, v = heads.split(self._heads, dim=1)
         if self.q_norm is not None and self.k_norm is not None:
-            q.copy_(self.q_norm(q))
-            k.copy_(self.k_norm(k))
-        rotate_(heads[:, : self._heads[0] + self._heads[1]], cos, sin)
-        return self.output(attention.run(self._layer_id, q, k, v).flatten(1))  # type: ignore[no-any-return]
+            self.q_norm.norm_heads_(q, around.ops)
+            self.k_norm.norm_heads_(k, around.ops)
+        num_qo_heads, num_kv_heads, _ = self._heads
+        around.rotation.rotate_(heads[:, : num_qo_heads + num_kv_heads], num_qo_heads)
+        attended = around.attention.run(self._layer_id, q, k, v)
+        return self.output(attended.flatten(1))  # type: ignore[no-any-return]
 
     def checkpoint_targets(self, prefix: str) -> dict[str, Tensor]:
         """Return where each tensor of a checkpoint goes."""
@@ -165,10 +192,9 @@ class GatedMLP(nn.Module):
             ("down_proj",), inner, (hidden,), has_bias=spec.mlp_bias, dtype=dtype
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, ops: LayerOps) -> Tensor:
         """Return the MLP's share of the residual, [T, hidden_size], for x of that shape."""
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate).mul_(up))  # type: ignore[no-any-return]
+        return self.down(ops.silu_mul(self.gate_up(x)))  # type: ignore[no-any-return]
 
     def checkpoint_targets(self, prefix: str) -> dict[str, Tensor]:
         """Return where each tensor of a checkpoint goes."""
@@ -192,18 +218,20 @@ class DecoderLayer(nn.Module):
         self.mlp_norm = RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps, dtype=dtype)
         self.mlp = GatedMLP(spec, dtype=dtype)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attention: AttentionBackend) -> Tensor:
-        """Add this layer's two shares to the residual stream and return it.
+    def forward(self, share: Tensor | None, residual: Tensor, around: ForwardPass) -> Tensor:
+        """Add the share of the layer before to the residual stream, then this layer's first.
 
         Args:
-            x: [T, hidden_size].
-            cos: [T, 1, head_dim], float32.
-            sin: [T, 1, head_dim], float32, signed.
-            attention: Planned for this batch.
-        Mutates: `x`.
+            share: [T, hidden_size], or None for the first layer.
+            residual: [T, hidden_size].
+            around: What all layers have in common.
+        Returns:
+            this layer's second share, not added yet: the norm that follows does it.
+        Mutates: `residual`, and `share`, which is lost.
         """
-        x.add_(self.attention(self.input_norm(x), cos, sin, attention))
-        return x.add_(self.mlp(self.mlp_norm(x)))
+        ops = around.ops
+        share = self.attention(self.input_norm(share, residual, ops), around)
+        return self.mlp(self.mlp_norm(share, residual, ops), ops)  # type: ignore[no-any-return]
 
     def checkpoint_targets(self) -> dict[str, Tensor]:
         """Return where each tensor of a checkpoint goes."""

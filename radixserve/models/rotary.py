@@ -25,10 +25,8 @@ class RotaryTable(nn.Module):
         max_position: Positions 0 to max_position - 1 can be looked up.
     """
 
-    cos: Tensor
-    """[max_position, head_dim / 2], float32"""
-    sin: Tensor
-    """[max_position, head_dim / 2], float32"""
+    cos_sin: Tensor
+    """[max_position, head_dim], float32: half a row of cos, then half a row of sin"""
 
     def __init__(self, spec: RotarySpec, *, head_dim: int, max_position: int) -> None:
         super().__init__()
@@ -36,8 +34,18 @@ class RotaryTable(nn.Module):
         with torch.device("cpu"):  # the same table wherever it goes: devices round otherwise
             inverse, scale = inverse_frequencies(spec, head_dim)
             angles = torch.arange(max_position, dtype=torch.float32)[:, None] * inverse
-        self.register_buffer("cos", angles.cos().mul_(scale).to(place), persistent=False)
-        self.register_buffer("sin", angles.sin().mul_(scale).to(place), persistent=False)
+            table = torch.cat((angles.cos().mul_(scale), angles.sin().mul_(scale)), dim=-1)
+        self.register_buffer("cos_sin", table.to(place), persistent=False)
+
+    @property
+    def cos(self) -> Tensor:
+        """[max_position, head_dim / 2], float32."""
+        return self.cos_sin.chunk(2, dim=-1)[0]
+
+    @property
+    def sin(self) -> Tensor:
+        """[max_position, head_dim / 2], float32."""
+        return self.cos_sin.chunk(2, dim=-1)[1]
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the factors that `rotate_` takes, for rows at `positions`.

@@ -17,6 +17,8 @@ from radixserve.attention.level_wise import attend_level
 from radixserve.attention.merge import Partial, merge
 from radixserve.attention.metadata import CascadeLevel
 from radixserve.attention.paged_rows import PagedRows
+from radixserve.models.flashinfer_ops import FlashInferOps
+from tests.attention import flashinfer_row_kernels as row_kernels
 
 NUM_SMS = 4
 
@@ -50,6 +52,22 @@ class StandInPackage:
         self.calls.append(Call("merge_state", args, kwargs))
         return _merge_state(*args, **kwargs)
 
+    def rmsnorm(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.calls.append(Call("rmsnorm", args, kwargs))
+        return row_kernels.rmsnorm(*args, **kwargs)
+
+    def fused_add_rmsnorm(self, *args: Any, **kwargs: Any) -> None:
+        self.calls.append(Call("fused_add_rmsnorm", args, kwargs))
+        row_kernels.fused_add_rmsnorm(*args, **kwargs)
+
+    def silu_and_mul(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.calls.append(Call("silu_and_mul", args, kwargs))
+        return row_kernels.silu_and_mul(*args, **kwargs)
+
+    def apply_rope_with_cos_sin_cache_inplace(self, *args: Any, **kwargs: Any) -> None:
+        self.calls.append(Call("apply_rope_with_cos_sin_cache_inplace", args, kwargs))
+        row_kernels.apply_rope_with_cos_sin_cache_inplace(*args, **kwargs)
+
     def event(self) -> _Event:
         """Return what torch.cuda.Event would be."""
         return _Event(self)
@@ -57,6 +75,10 @@ class StandInPackage:
     def kernels(self) -> PackageKernels:
         """Return the product's adapter over this package."""
         return PackageKernels(self, num_sms=NUM_SMS, make_event=self.event)
+
+    def ops(self) -> FlashInferOps:
+        """Return a layer's small operations over this package."""
+        return FlashInferOps(self)
 
     def names(self) -> list[str]:
         """Return the calls' names, in order."""

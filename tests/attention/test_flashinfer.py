@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from itertools import pairwise
@@ -18,6 +19,7 @@ from radixserve.attention.flashinfer import (
     FlashInferAttention,
     FlashInferOptions,
     load_kernels,
+    load_package,
 )
 from radixserve.attention.flashinfer_args import is_pure_decode, pad_decode
 from radixserve.attention.kv_writer import KVScale
@@ -472,3 +474,17 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(BackendUnavailableError, match=r"install radixserve\[cuda\]"):
         load_kernels(torch.device("cuda"))
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
+def test_norms_that_can_be_built_before_are_asked_for_unless_somebody_chose(
+    before: str | None, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = StandInPackage()
+    monkeypatch.setitem(sys.modules, "flashinfer", package)
+    monkeypatch.setenv("FLASHINFER_USE_CUDA_NORM", before or "")
+    if before is None:
+        monkeypatch.delenv("FLASHINFER_USE_CUDA_NORM")
+
+    assert load_package(torch.device("cuda")) is package
+    assert os.environ["FLASHINFER_USE_CUDA_NORM"] == after

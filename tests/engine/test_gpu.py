@@ -3,6 +3,7 @@ in for, by what computes the same."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from radixserve.engine import gpu as engine_gpu
 from radixserve.engine.gpu import GpuParts, build_gpu_compute
 from radixserve.engine.pipeline import StepPipeline
 from radixserve.engine.sync_engine import Engine
-from radixserve.errors import ConfigError
+from radixserve.errors import BackendUnavailableError, ConfigError
 from radixserve.models.loader import load_model
 from radixserve.runtime.device_memory import DeviceMemory
 from radixserve.runtime.host_kv import HostKV
@@ -69,6 +70,7 @@ class Bench:
         self.num_profiles = 0
         parts = GpuParts(
             kernels=self.package.kernels(),
+            ops=self.package.ops(),
             make_capture=lambda: self.capture,
             measure=self.measure,
             seconds=self.seconds,
@@ -154,6 +156,28 @@ def test_the_gpus_runtime_finds_the_same_tokens_as_likely_as_the_plain_one(
     assert num_equal > 0.9 * num_rows
     assert "merge_state" in bench.package.names(), "what nine rows share is read once"
     assert bench.capture.num_replays >= 1, "the last step is a decode of one"
+
+
+def test_the_layers_small_operations_are_the_packages(loaded: LoadedModel) -> None:
+    counts = Counter(Bench(loaded).package.names())
+
+    passes = counts["rmsnorm"]  # the one before any layer has given its share
+    assert passes > 5, "one a graph, at least"
+    assert counts["fused_add_rmsnorm"] == 4 * passes
+    assert counts["apply_rope_with_cos_sin_cache_inplace"] == 2 * passes
+    assert counts["silu_and_mul"] == 2 * passes
+
+
+def test_without_a_gpu_the_packages_operations_are_refused(loaded: LoadedModel) -> None:
+    with pytest.raises(BackendUnavailableError, match="runs on a CUDA device only"):
+        build_gpu_compute(
+            SETTINGS,
+            loaded,
+            CPU,
+            vocab_size=500,
+            make_host_kv=lambda pool: None,
+            parts=GpuParts(kernels=StandInPackage().kernels()),
+        )
 
 
 def test_graphs_are_captured_for_every_bucket(loaded: LoadedModel) -> None:
@@ -276,6 +300,7 @@ def make_gpu_engine(
             make_host_kv=lambda pool: HostKV.allocate_beside(pool, 16),
             parts=GpuParts(
                 kernels=StandInPackage().kernels(),
+                ops=StandInPackage().ops(),
                 make_capture=PlainCapture,
                 seconds=lambda device, action: 1.0,
                 measure=lambda device, step: DeviceMemory(

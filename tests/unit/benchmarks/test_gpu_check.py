@@ -16,6 +16,7 @@ from benchmarks.gpu.conformance import ConformanceSection
 from benchmarks.gpu.decode_speed import DecodeSpeedSection
 from benchmarks.gpu.greedy import GreedySection
 from benchmarks.gpu.host_time import HostTimeSection
+from benchmarks.gpu.layer_ops import LayerOpsSection
 from benchmarks.gpu.prefill_speed import PrefillSpeedSection, num_flops
 from benchmarks.gpu.report import has_passed, summarise
 from benchmarks.gpu.rig import DryRig, GpuRig
@@ -24,6 +25,7 @@ from benchmarks.gpu.sizes import SMALL, TINY
 from benchmarks.gpu.subject import first_layers, random_model
 from benchmarks.gpu_check import NO_GPU, SECTIONS, main
 from radixserve.engine.gpu import GpuParts
+from radixserve.models.ops import PlainOps
 from tests.attention.flashinfer_stand_in import StandInPackage
 from tests.kit.plain_capture import PlainCapture
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from radixserve.attention.backend import AttentionBackend
     from radixserve.attention.layer_kv import LayerKV
     from radixserve.attention.metadata import AttentionMetadata
+    from radixserve.models.ops import LayerOps
 
 RIG = DryRig(SMALL, None)
 
@@ -171,6 +174,7 @@ class StandInRig(GpuRig):
     "section",
     [
         ConformanceSection(),
+        LayerOpsSection(),
         CachedLogitsSection(),
         GreedySection(),
         DecodeSpeedSection(),
@@ -184,7 +188,7 @@ def test_what_is_done_on_a_gpu_is_right_with_kernels_that_compute_on_a_cpu(
     section: Section,
 ) -> None:
     package, capture = StandInPackage(), PlainCapture()
-    parts = GpuParts(kernels=package.kernels(), make_capture=lambda: capture)
+    parts = GpuParts(kernels=package.kernels(), ops=package.ops(), make_capture=lambda: capture)
     sizes = replace(SMALL, group_sizes=(3,), repeats=1)
     rig = StandInRig(sizes, None, torch.device("cpu"), parts)
 
@@ -226,6 +230,28 @@ def test_an_attention_that_is_wrong_is_found(
 
     assert not has_passed(rows)
     assert all(row.what != "failed" for row in rows)
+
+
+class _Gemma(PlainOps):
+    """Norms that take their weight for what it is more than 1, as another family's do."""
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return super().norm(x, 1 + weight, eps)
+
+
+class OtherOpsRig(DryRig):
+    """Its norms are not this model's."""
+
+    @property
+    def ops(self) -> LayerOps:
+        return _Gemma()
+
+
+def test_an_operation_that_is_wrong_is_found() -> None:
+    rows = list(Budget(100.0).run_sections([LayerOpsSection()], OtherOpsRig(SMALL, None)))
+
+    wrong = [row.what for row in rows if row.passed is False]
+    assert wrong == ["norm", "norm of a sum", "norm of heads, in place"]
 
 
 def test_the_first_layers_share_their_weights_and_leave_the_model_as_it_is() -> None:
