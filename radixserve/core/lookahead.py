@@ -3,8 +3,9 @@
     host     plan N | plan N+1 |  wait   | land N, plan N+2 |  wait   | land N+1, ...
     device          | ====== N ====== | ====== N+1 ======= | ====== N+2 ...
 
-What a plain decode computes next is known but for the token itself, which the device has. So a
-plan may say "the token that row r of the step before samples" and be queued behind that step.
+What comes after a sampled token is known but for the token itself, which the device has. So a plan
+may say "the token that row r of the step before samples" and be queued behind that step, be that
+step decodes or the ends of prompts.
 
 A Req that a stop token ends in step N has a row in N+1 all the same: void, nobody asks for it. It
 writes one slot of a block that its Req alone had and that is free by then. Whoever is given that
@@ -74,14 +75,12 @@ class Lookahead:
         )
 
     def _going_on(self, flight: Flight) -> list[tuple[int, ScheduledReq, Req]]:
-        """Return the rows that go on after the step; none if it is more than plain decodes."""
-        plan = flight.plan
-        if plan.copies or plan.swap_outs or plan.swap_ins:
-            return []
+        """Return the rows that go on after the step; none if somebody's next tokens are known to
+        the host alone, or to nobody yet."""
         live = list(flight.live_rows())
         if len(live) < len(self._queues.running):
             return []  # somebody sits this step out: it is their turn next
-        if not all(is_plain_decode(scheduled, req) for _, scheduled, req in live):
+        if not all(samples_plainly(scheduled, req) for _, scheduled, req in live):
             return []
         return [each for each in live if each[2].output_len + 1 < each[2].spec.params.max_tokens]
 
@@ -112,17 +111,14 @@ class Lookahead:
         return all(self._cache.extend(lease, end) for lease, end in leases)
 
 
-def is_plain_decode(scheduled: ScheduledReq, req: Req) -> bool:
-    """Whether a row samples one token after one token, and nothing of it is needed on the host.
+def samples_plainly(scheduled: ScheduledReq, req: Req) -> bool:
+    """Whether a row samples a token, and nothing of it is needed on the host.
 
     What looks at the output so far (penalties, grammars, forbidden words) needs that token, and so
-    do log probabilities. The last token of a prompt counts: no score is asked of its row.
+    do log probabilities.
     """
     return (
-        scheduled.sampling is not None
-        and len(scheduled.token_ids) == ID_BYTES
-        and not req.needs_output
-        and req.spec.params.logprobs is None
+        scheduled.sampling is not None and not req.needs_output and req.spec.params.logprobs is None
     )
 
 
@@ -131,7 +127,7 @@ def _row_after(row: int, scheduled: ScheduledReq, req: Req) -> ScheduledReq:
     return ScheduledReq(
         req_id=req.req_id,
         token_ids=UNKNOWN_TOKEN,
-        start=scheduled.start + 1,
+        start=scheduled.start + scheduled.extend_len,
         block_table=req.lease.table.tobytes(),
         sampling=SamplingState(req.spec.params, req.output_len + 1),
         takes=row,

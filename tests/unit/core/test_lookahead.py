@@ -54,7 +54,7 @@ def assert_all_free(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_every_plain_decode_after_the_first_is_planned_ahead(number: int) -> None:
+def test_every_plain_decode_is_planned_ahead_the_first_behind_the_prompt(number: int) -> None:
     rig = Rig(num_blocks=40)
     for place in range(number):
         rig.add(f"r{place}", [place, 2, 3, 4, 5], max_tokens=9)
@@ -62,9 +62,9 @@ def test_every_plain_decode_after_the_first_is_planned_ahead(number: int) -> Non
     rig.drain_ahead()
 
     rig.assert_all_as_if_alone()
-    assert rig.num_ahead == 7  # of 9 steps; the prompt's and the first decode's are not
+    assert rig.num_ahead == 8  # of 9 steps; the prompt's is not
     assert rig.scheduler.stats().steps == 9
-    assert rig.scheduler.stats().steps_ahead == 7
+    assert rig.scheduler.stats().steps_ahead == 8
     assert rig.runner.computed_tokens == number * (5 + 8)
     assert_all_free(rig)
 
@@ -214,17 +214,48 @@ def test_an_abort_takes_effect_after_the_steps_in_flight() -> None:
     assert_all_free(rig)
 
 
-def test_no_step_is_ahead_of_one_that_copies() -> None:
+def test_a_step_is_ahead_of_one_that_copies() -> None:
     rig = Rig(num_blocks=40)
     decoding(rig, a=[1, 2, 3, 4, 5, 6])
     rig.add("b", [1, 2, 3, 4, 5, 6], fork_of="a")
 
-    plan = rig.plan()
+    plan, ahead = two_in_flight(rig)
 
     assert plan.copies
-    assert [row.extend_len for row in plan.reqs] == [1, 1]
-    assert rig.plan_ahead() is None
+    assert not ahead.copies
+    assert [row.start for row in ahead.reqs] == [row.start + 1 for row in plan.reqs]
     rig.land(plan)
+    rig.drain_ahead()
+    rig.assert_all_as_if_alone()
+    assert_all_free(rig)
+
+
+def test_a_failed_step_that_copies_takes_the_step_ahead_with_it() -> None:
+    rig = Rig(num_blocks=40)
+    decoding(rig, a=[1, 2, 3, 4, 5, 6])
+    rig.add("b", [1, 2, 3, 4, 5, 6], fork_of="a")
+    plan, ahead = two_in_flight(rig)
+
+    rig.fail(plan)
+    rig.land(ahead)
+
+    assert {rig.reason(name) for name in "ab"} == {FinishReason.ERROR}
+    assert_all_free(rig)
+
+
+def test_a_step_is_ahead_of_the_ends_of_prompts_but_not_of_their_middles() -> None:
+    rig = Rig(num_blocks=40, prefill_chunk_len=8)
+    rig.add("a", range(12), max_tokens=3)
+
+    first = rig.plan()
+    assert [row.sampling for row in first.reqs] == [None]
+    assert rig.plan_ahead() is None
+    rig.land(first)
+    last, ahead = two_in_flight(rig)
+
+    assert [row.extend_len for row in last.reqs] == [4]
+    assert [(row.start, row.takes) for row in ahead.reqs] == [(12, 0)]
+    rig.land(last)
     rig.drain_ahead()
     rig.assert_all_as_if_alone()
 
@@ -278,8 +309,8 @@ def test_a_full_house_runs_ahead_until_a_seat_is_free() -> None:
         if first_with_c is None and rig.is_running("c"):
             first_with_c = rig.scheduler.stats().steps
 
-    assert first_with_c == 6  # at once after a's five
-    assert rig.num_ahead == 3 + 2  # before c's prompt, and after it
+    assert first_with_c == 7  # c's prompt is step 6, at once after a's five; one is ahead of it
+    assert rig.num_ahead == 4 + 3  # a's and b's decodes, and those after c's prompt
     rig.assert_all_as_if_alone()
 
 
