@@ -29,7 +29,9 @@ def choose_device(setting: str, *, backend: str) -> torch.device:
     """
     has_gpu = torch.cuda.is_available()
     if setting == "cuda" and not has_gpu:
-        raise ConfigError(f"device cuda: torch {torch.__version__} finds no NVIDIA GPU")
+        raise ConfigError(
+            f"device cuda: torch {torch.__version__} finds no NVIDIA GPU; --device cpu needs none"
+        )
     if setting == "cuda" and backend not in ("auto", "flashinfer"):
         raise ConfigError(f"device cuda: the attention backend {backend!r} runs on the host only")
     if backend == "flashinfer":
