@@ -158,22 +158,24 @@ RS_INLINE void gather_scales(const float* pool, const Places& places, int count,
   }
 }
 
-// acc = p V for vectors of columns [column, end_column); the result's columns begin at `acc`.
+// sums (+)= p V for tokens [begin, end) and the first vectors of columns. Sums from token 0 start at
+// zero, others go on from what is there.
 //
 // A line's sum ends with the last token that it sees, so that a NaN in a later token's V cannot
 // reach it: 0 * NaN is NaN.
 template <class Columns>
 RS_INLINE void sum_values(const Lines& lines, const Columns& values, int num_columns,
-                          const float* scores, Sums sums) {
+                          int begin, int end, const float* scores, Sums sums) {
   for (int first = 0; first < lines.count; first += kMaxRows) {
     const int count = smaller(kMaxRows, lines.count - first);
     const Rows rows{scores + static_cast<int64_t>(first) * kChunk, kChunk};
     const Sums tile{sums.data + first * sums.stride, sums.stride};
-    const int seen_by_all = lines.visible[first];
-    product_few(rows, count, values, 0, num_columns, 0, seen_by_all, tile);
+    const int seen_by_all = smaller(lines.visible[first], end);
+    const int rest = seen_by_all > begin ? seen_by_all : begin;
+    if (begin < rest) product_few(rows, count, values, 0, num_columns, begin, rest, tile);
     for (int i = 1; i < count; ++i)
-      if (const int seen = lines.visible[first + i]; seen > seen_by_all)
-        product_few({rows.data + i * kChunk, kChunk}, 1, values, 0, num_columns, seen_by_all, seen,
+      if (const int seen = smaller(lines.visible[first + i], end); seen > rest)
+        product_few({rows.data + i * kChunk, kChunk}, 1, values, 0, num_columns, rest, seen,
                     {tile.data + i * sums.stride, sums.stride});
   }
 }
@@ -181,20 +183,20 @@ RS_INLINE void sum_values(const Lines& lines, const Columns& values, int num_col
 // Scores become weights, their maxima and their sums. With scales, scores are of K's numbers before
 // and weights for V's numbers after: a token's scale is that of its K, or its V, as a whole.
 template <class T>
-RS_INLINE void compute_weights(const ChunkKV<T>& kv, const Lines& lines, Scratch& scratch,
-                               const Partials& out) {
+RS_INLINE void compute_weights(const ChunkKV<T>& kv, const Lines& lines, float* all_scores,
+                               Scratch& scratch, const Partials& out) {
   constexpr bool has_scales = sizeof(T) == 1;
   if constexpr (has_scales) {
     gather_scales(kv.k_scale, *kv.places, kv.count, kv.scale_run, scratch.k_scales);
     gather_scales(kv.v_scale, *kv.places, kv.count, kv.scale_run, scratch.v_scales);
   }
   for (int64_t line = 0; line < lines.count; ++line) {
-    float* const scores = scratch.scores + line * kChunk;
+    float* const scores = all_scores + line * kChunk;
     if constexpr (has_scales) apply_scales(scores, lines.visible[line], scratch.k_scales);
     out.m[line] = find_largest(scores, lines.visible[line]);
   }
   for (int64_t line = 0; line < lines.count; ++line) {
-    float* const scores = scratch.scores + line * kChunk;
+    float* const scores = all_scores + line * kChunk;
     out.l[line] = weigh(scores, lines.visible[line], out.m[line]);
     if constexpr (has_scales) apply_scales(scores, lines.visible[line], scratch.v_scales);
   }
@@ -206,20 +208,20 @@ template <class T>
 void attend_chunk(const ChunkKV<T>& kv, const ChunkKV<T>& next, const Lines& lines, int head_dim,
                   Scratch& scratch, const Partials& out) {
   compute_scores(kv, next, lines, head_dim, scratch);
-  compute_weights(kv, lines, scratch, out);
   float* const scores = scratch.scores;
+  compute_weights(kv, lines, scores, scratch, out);
   const int64_t width = acc_width<T>(head_dim);
   const auto num_columns = static_cast<int>(width / W);
   if (lines.count <= kMaxRows && head_dim == width)
     return sum_values(lines,
                       PoolColumns<T>{kv.v, kv.places->tokens, {next.v, next.places->tokens}},
-                      num_columns, scores, {out.acc, width});
+                      num_columns, 0, kChunk, scores, {out.acc, width});
   for (int column = 0; column < num_columns; column += 2) {
     const int count = smaller(2, num_columns - column);
     for (int i = 0; i < count; i += kUnit<T>)
       pack_values(kv, {next.v, next.places->tokens}, column + i, head_dim,
                   scratch.columns + i * kChunk * W);
-    sum_values(lines, PackedColumns{scratch.columns, kChunk}, count, scores,
+    sum_values(lines, PackedColumns{scratch.columns, kChunk}, count, 0, kChunk, scores,
                {out.acc + column * W, width});
   }
 }

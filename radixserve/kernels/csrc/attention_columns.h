@@ -120,8 +120,9 @@ struct PoolColumns {
 };
 
 // Groups of kGroup tokens of K, which lie with their tokens innermost: the elements of one d are
-// `step` from those of the next one. While they are read, as much of the wanted groups is asked for.
-template <class T>
+// `step` from those of the next one. While they are read, as much of the wanted groups is asked for:
+// into the first cache if they are needed soon, `locality` 3, else into the second, 2.
+template <class T, int locality = 2>
 struct KeyGroups {
   static constexpr int unit = kGroupUnit<T>;
   const T* base;
@@ -156,7 +157,7 @@ struct KeyGroups {
       const T* asked[num_groups];
       for (int i = 0; i < num_groups; ++i) asked[i] = cursor.wanted[i];
       for (int i = 0; i < lines_a_row; ++i)
-        __builtin_prefetch(asked[i] + row * cursor.step, 0, 2);
+        __builtin_prefetch(asked[i] + row * cursor.step, 0, locality);
       for (int i = 0; i < num_groups; ++i)
         cursor.wanted[i] = asked[(i + lines_a_row) % num_groups];
     }

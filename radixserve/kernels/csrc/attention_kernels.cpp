@@ -2,6 +2,7 @@
 #include "attention.h"
 #include "attention_chunk.h"
 #include "attention_merge.h"
+#include "attention_pairs.h"
 #include "attention_schedule.h"
 #include "attention_scratch.h"
 #include "simd.h"
@@ -35,6 +36,19 @@ class Item {
             .v_scale = call_.v_scale + scales,
             .scale_run = has_scale_groups() ? kGroup : 1};
   }
+  // So many lines a head of an item, of so many KV heads, go through a chunk pair by pair.
+  bool goes_by_pairs(int32_t lines, int32_t num_heads) const {
+    return num_heads > 1 && lines <= kMaxRows && call_.has_token_columns() &&
+           call_.head_dim == width_ && call_.v_strides.token == call_.head_dim;
+  }
+  // All lines see something of the chunk. Without a next chunk `next` is this one again.
+  void attend_pairs(int32_t first_head, int32_t end_head, int count, bool has_next, int32_t lines) {
+    const ChunkHeads<T> heads{head_of(scratch_.places[0], count, first_head),
+                              end_head - first_head, call_.k_strides.head, call_.v_strides.head,
+                              call_.scale_strides.head};
+    attend_heads<T>(heads, *scratch_.places[has_next ? 1 : 0],
+                    {scratch_.q, scratch_.visible, lines}, call_.head_dim, scratch_, partials());
+  }
   bool has_scale_groups() const {
     return call_.scale_strides.token == 1 && schedule_.block_size % kGroup == 0;
   }
@@ -52,7 +66,9 @@ class Item {
   }
 
   int32_t begin_store(const StoredItem& item) const;
-  void keep_partials(const StoredItem& item, int32_t chunk, int32_t head) const;
+  void store_chunk(const StoredItem& item, int32_t chunk, int32_t num_lines, bool goes_on);
+  void keep_partials(const StoredItem& item, int32_t chunk, int32_t head,
+                     const Partials& from) const;
 
   void begin_walk(const WalkItem& item);
   int count_visible(const WalkItem& item, int32_t chunk) const;
@@ -114,18 +130,29 @@ void Item<T>::store_partials(const StoredItem& item) {
   for (int32_t chunk = item.first_chunk; chunk < item.end_chunk; ++chunk) {
     const bool goes_on = chunk + 1 < item.end_chunk;
     if (goes_on) find_tokens(req, chunk + 1, *scratch_.places[1]);
-    for (int32_t head = item.first_head; head < item.end_head; ++head) {
-      const int64_t line = static_cast<int64_t>(head - item.first_head) * num_lines;
-      const ChunkKV<T> kv = head_of(scratch_.places[0], kChunk, head);
-      const ChunkKV<T> next = head + 1 < item.end_head ? head_of(kv.places, kChunk, head + 1)
-                              : goes_on ? head_of(scratch_.places[1], kChunk, item.first_head)
-                                        : kv;
-      attend_chunk<T>(kv, next,
-                      {scratch_.q + line * call_.head_dim, scratch_.visible, num_lines},
-                      call_.head_dim, scratch_, partials());
-      keep_partials(item, chunk, head);
-    }
+    store_chunk(item, chunk, num_lines, goes_on);
     swap_places();
+  }
+}
+
+template <class T>
+void Item<T>::store_chunk(const StoredItem& item, int32_t chunk, int32_t num_lines, bool goes_on) {
+  const int32_t first = item.first_head, end = item.end_head;
+  if (goes_by_pairs(num_lines, end - first)) {
+    attend_pairs(first, end, kChunk, goes_on, num_lines);
+    for (int32_t head = first; head < end; ++head)
+      keep_partials(item, chunk, head, partials_of(partials(), head - first, num_lines, width_));
+    return;
+  }
+  for (int32_t head = first; head < end; ++head) {
+    const int64_t line = static_cast<int64_t>(head - first) * num_lines;
+    const ChunkKV<T> kv = head_of(scratch_.places[0], kChunk, head);
+    const ChunkKV<T> next = head + 1 < end ? head_of(kv.places, kChunk, head + 1)
+                            : goes_on      ? head_of(scratch_.places[1], kChunk, first)
+                                           : kv;
+    attend_chunk<T>(kv, next, {scratch_.q + line * call_.head_dim, scratch_.visible, num_lines},
+                    call_.head_dim, scratch_, partials());
+    keep_partials(item, chunk, head, partials());
   }
 }
 
@@ -148,7 +175,8 @@ int32_t Item<T>::begin_store(const StoredItem& item) const {
 }
 
 template <class T>
-void Item<T>::keep_partials(const StoredItem& item, int32_t chunk, int32_t head) const {
+void Item<T>::keep_partials(const StoredItem& item, int32_t chunk, int32_t head,
+                            const Partials& from) const {
   const int32_t group = schedule_.group();
   int64_t line = 0;
   for (int32_t m = item.first_member; m < item.end_member; ++m) {
@@ -156,9 +184,9 @@ void Item<T>::keep_partials(const StoredItem& item, int32_t chunk, int32_t head)
     const int64_t slot = slot_of(req, chunk) + head * group;
     for (int32_t i = 0; i < schedule_.qo_len(req) * group; ++i, ++line) {
       float* const acc = stored_acc(slot + i / group * schedule_.num_qo_heads + i % group);
-      for (int64_t d = 0; d < width_; d += W) store(acc + d, load(scratch_.acc + line * width_ + d));
-      acc[width_] = scratch_.m[line];
-      acc[width_ + 1] = scratch_.l[line];
+      for (int64_t d = 0; d < width_; d += W) store(acc + d, load(from.acc + line * width_ + d));
+      acc[width_] = from.m[line];
+      acc[width_ + 1] = from.l[line];
     }
   }
 }
@@ -215,6 +243,13 @@ void Item<T>::compute_chunk(const WalkItem& item, int32_t chunk, int count, int 
   const int32_t lines = lines_a_head(item), first = count_visible(item, chunk);
   // A later tile's tokens are written, but none of this tile's lines sees them.
   const int32_t most = scratch_.visible[lines - 1];
+  const int32_t num_heads = item.end_head - item.first_head;
+  if (first == 0 && goes_by_pairs(lines, num_heads)) {
+    attend_pairs(item.first_head, item.end_head, smaller(count, most), next_count > 0, lines);
+    for (int64_t i = 0; i < static_cast<int64_t>(lines) * num_heads; ++i)
+      merge_line(state(), i, width_, scratch_.m[i], scratch_.l[i], scratch_.acc + i * width_);
+    return;
+  }
   for (int32_t head = item.first_head; head < item.end_head; ++head) {
     const bool is_last = head + 1 == item.end_head;
     const ChunkKV<T> kv = head_of(scratch_.places[0], count < most ? count : most, head);

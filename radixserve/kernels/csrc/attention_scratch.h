@@ -24,9 +24,9 @@ struct Places {
 
 struct Scratch {
   float* columns;  // up to 4 vectors of columns of K, or 2 of V
-  float* scores;  // [max_lines][kChunk]
+  float* scores;  // [max_all_lines][kChunk]
   float* q;       // [max_all_lines][head_dim], scaled
-  float *acc, *m, *l;                    // partial results of max_lines
+  float *acc, *m, *l;                    // partial results of max_all_lines
   float *state_acc, *state_m, *state_l;  // merged results of max_all_lines
   int32_t* visible;                      // [max_lines]
   float *k_scales, *v_scales;            // [kChunk]
@@ -56,11 +56,11 @@ RS_INLINE int64_t lay_out(const AttentionCall& call, void* memory, Scratch& scra
   const int64_t lines = call.schedule->max_lines, all_lines = call.schedule->max_all_lines;
   Pieces pieces(memory);
   pieces.take(scratch.columns, (4 * dim > 2 * kChunk ? 4 * dim : 2 * kChunk) * W);
-  pieces.take(scratch.scores, lines * kChunk);
+  pieces.take(scratch.scores, all_lines * kChunk);
   pieces.take(scratch.q, all_lines * dim);
-  pieces.take(scratch.acc, lines * width);
-  pieces.take(scratch.m, lines);
-  pieces.take(scratch.l, lines);
+  pieces.take(scratch.acc, all_lines * width);
+  pieces.take(scratch.m, all_lines);
+  pieces.take(scratch.l, all_lines);
   pieces.take(scratch.state_acc, all_lines * width);
   pieces.take(scratch.state_m, all_lines);
   pieces.take(scratch.state_l, all_lines);
