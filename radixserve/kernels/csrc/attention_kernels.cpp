@@ -36,9 +36,10 @@ class Item {
             .v_scale = call_.v_scale + scales,
             .scale_run = has_scale_groups() ? kGroup : 1};
   }
-  // So many lines a head of an item, of so many KV heads, go through a chunk pair by pair.
+  // So many lines a head of an item, of so many KV heads, go through a chunk pair by pair. Those of
+  // int8 do not: half as many bytes keep them waiting less than the sums' way to memory and back.
   bool goes_by_pairs(int32_t lines, int32_t num_heads) const {
-    return num_heads > 1 && lines <= kMaxRows && call_.has_token_columns() &&
+    return sizeof(T) > 1 && num_heads > 1 && lines <= kMaxRows && call_.has_token_columns() &&
            call_.head_dim == width_ && call_.v_strides.token == call_.head_dim;
   }
   // All lines see something of the chunk. Without a next chunk `next` is this one again.
