@@ -19,6 +19,7 @@ from radixserve.models.rotary import RotaryTable
 from radixserve.models.rotary_config import RotarySpec
 from tests.attention.flashinfer_stand_in import StandInPackage
 from tests.kit.dense_attention import DenseAttention
+from tests.kit.families import LLAMA3, YARN
 from tests.kit.tiny_model import write_tiny_model
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 EPS = 1e-5
 HEAD_DIM = 64
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {},
     "llama, tied": {"tie_word_embeddings": True},
