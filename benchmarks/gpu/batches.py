@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.gpu.rig import Rig
+    from benchmarks.gpu.sizes import Sizes
     from radixserve.attention.metadata import AttentionMetadata
     from radixserve.runtime.kv_cache import KVShape
 
@@ -35,6 +36,22 @@ class Batch:
     shared_len: int = 0
     """Leading tokens whose blocks are the same for all of them."""
     block_size: int = BLOCK_SIZE
+
+    @classmethod
+    def of_sharers(cls, sizes: Sizes) -> Batch:
+        """Return decodes that share a long beginning."""
+        return cls(
+            num_reqs=sizes.num_sharers,
+            kv_len=sizes.shared_len + sizes.own_len,
+            shared_len=sizes.shared_len,
+        )
+
+    @property
+    def name(self) -> str:
+        """What the report calls it."""
+        if self.shared_len:
+            return f"{self.num_reqs} x {self.shared_len} shared"
+        return f"batch {self.num_reqs}, context {self.kv_len}"
 
     @property
     def num_blocks(self) -> int:

@@ -34,17 +34,12 @@ class CascadeSpeedSection:
 
     def run(self, rig: Rig) -> Iterator[Row]:
         """Yield both times, their ratio, and how far the outputs are apart."""
-        sizes = rig.sizes
-        batch = Batch(
-            num_reqs=sizes.num_sharers,
-            kv_len=sizes.shared_len + sizes.own_len,
-            shared_len=sizes.shared_len,
-        )
+        batch = Batch.of_sharers(rig.sizes)
         layers = _Layers(rig, batch)
         flat, cascade = batch.metadata(), with_levels(batch.metadata())
         assert cascade.levels, "the batch was meant to be attended to by levels"
         difference = (layers.output(flat) - layers.output(cascade)).abs().max()
-        name = f"{sizes.num_sharers} x {sizes.shared_len} shared"
+        name = batch.name
         yield at_most(f"{name}: difference", float(difference), "abs", TOLERANCE)
         for what, batch_metadata in (("flat", flat), ("by levels", cascade)):
             seconds = layers.eager_seconds(batch_metadata)

@@ -50,14 +50,15 @@ class DecodeSpeedSection:
         whole = fitting_model(rig)
         for place, (num_reqs, context) in enumerate(rig.sizes.decodes):
             batch = Batch(num_reqs=num_reqs, kv_len=context)
-            name = f"batch {num_reqs}, context {context}"
             fitting = _fitting_layers(rig, whole, batch)
             if fitting < 1:
-                yield Row(what=name, note="not one layer's KV fits")
+                yield Row(what=batch.name, note="not one layer's KV fits")
                 continue
             loaded = first_layers(whole, fitting)
             note = describe(loaded, rig.sizes.big_model)
-            yield from _rows(_Case(rig, loaded, batch), limits, name, note, is_judged=place == 0)
+            yield from _rows(
+                _Case(rig, loaded, batch), limits, batch.name, note, is_judged=place == 0
+            )
         yield from _shared_rows(rig, whole)
 
 
@@ -159,17 +160,11 @@ def _rows(case: _Case, limits: Limits, name: str, note: str, *, is_judged: bool)
 def _shared_rows(rig: Rig, whole: LoadedModel) -> Iterator[Row]:
     """Yield what a whole step takes where requests share a long beginning, both ways: levels are
     launched kernel by kernel, and must make up for that."""
-    sizes = rig.sizes
-    batch = Batch(
-        num_reqs=sizes.num_sharers,
-        kv_len=sizes.shared_len + sizes.own_len,
-        shared_len=sizes.shared_len,
-    )
-    name = f"{sizes.num_sharers} x {sizes.shared_len} shared"
+    batch = Batch.of_sharers(rig.sizes)
     fitting = _fitting_layers(rig, whole, batch)
     if fitting < 1:
-        yield Row(what=name, note="not one layer's KV fits")
+        yield Row(what=batch.name, note="not one layer's KV fits")
         return
     case = _Case(rig, first_layers(whole, fitting), batch)
     for how, cascade in (("flat, from a graph", FLAT), ("by levels", CASCADE)):
-        yield told(f"{name}: step on the clock, {how}", case.chained_s(cascade) * 1e3, "ms")
+        yield told(f"{batch.name}: step on the clock, {how}", case.chained_s(cascade) * 1e3, "ms")

@@ -31,16 +31,11 @@ class HostTimeSection:
         num_reqs, context = rig.sizes.decodes[0]
         batch = Batch(num_reqs=num_reqs, kv_len=context)
         plan = batch.plan()
-        name = f"batch {num_reqs}, context {context}"
+        name = batch.name
         yield _timed(rig, f"{name}: tree order", lambda: tree_order(plan.reqs))
         yield _timed(rig, f"{name}: tensors", lambda: build_batch(plan, batch.block_size))
-        yield from _plans(rig, name, batch)
-        shared = Batch(
-            num_reqs=rig.sizes.num_sharers,
-            kv_len=rig.sizes.shared_len + rig.sizes.own_len,
-            shared_len=rig.sizes.shared_len,
-        )
-        yield from _plans(rig, f"{shared.num_reqs} x {shared.shared_len} shared", shared)
+        yield from _plans(rig, batch)
+        yield from _plans(rig, Batch.of_sharers(rig.sizes))
         for what, is_ahead in (("schedule and update", False), ("the same, a step ahead", True)):
             times = Decoding.measure(
                 rig.sizes.scheduler_samples,
@@ -53,11 +48,11 @@ class HostTimeSection:
             yield told(whole, statistics.median(times) / 1e3, "us")
 
 
-def _plans(rig: Rig, name: str, batch: Batch) -> Iterator[Row]:
+def _plans(rig: Rig, batch: Batch) -> Iterator[Row]:
     """Yield the time to plan the attention, and to find levels and plan by them where there are."""
     spec = ModelSpec.from_hf({**rig.sizes.big_model, "num_hidden_layers": 1})
     attention = rig.attention(new_pool(rig, spec, batch.num_blocks).layers, spec.num_qo_heads)
-    metadata = batch.metadata()
+    metadata, name = batch.metadata(), batch.name
     yield _timed(rig, f"{name}: plan, flat", lambda: attention.plan(metadata))
     yield _timed(rig, f"{name}: find levels", lambda: with_levels(metadata))
     levelled = with_levels(metadata)

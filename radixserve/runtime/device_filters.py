@@ -65,7 +65,7 @@ def keep_wide(weights: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> No
         bound, above = _bound(weights, None, top_k)
         _keep(weights, bound, top_k - above)
     if top_p is not None:
-        target = (top_p * _sum(_spans(weights))[:, 0]).clamp(min=_LEAST)
+        target = (top_p * _sum(spans_of(weights))[:, 0]).clamp(min=_LEAST)
         bound, mass = _bound(weights, weights, target)
         # The target is above the mass, never at it: one tie at least, and all at a bound of 0.
         _keep(weights, bound, ((target - mass) / bound.double()).ceil())
@@ -92,8 +92,8 @@ def _bound(weights: Tensor, measure: Tensor | None, target: Tensor) -> tuple[Ten
         target: [S, 1], float64, above 0: nothing at all never reaches it.
     Returns: [S, 1], float32, and [S, 1], float64.
     """
-    spans = _spans(weights)
-    summed = None if measure is None else _spans(measure)
+    spans = spans_of(weights)
+    summed = None if measure is None else spans_of(measure)
     aim = target[:, :, None]
     bound = torch.full_like(aim, (1 << _NUM_BITS) - 1, dtype=torch.int32)  # above 1, so above all
     for bit in reversed(range(_NUM_BITS)):
@@ -109,7 +109,8 @@ def _sum_above(spans: Tensor, measure: Tensor | None, bound: Tensor) -> Tensor:
     return _sum(is_above.float() if measure is None else is_above * measure)
 
 
-def _spans(weights: Tensor) -> Tensor:
+def spans_of(weights: Tensor) -> Tensor:
+    """Return a view of weights [S, num_spans * SPAN] as [S, num_spans, SPAN]."""
     return weights.view(len(weights), -1, SPAN)
 
 

@@ -22,7 +22,7 @@ import torch
 
 from radixserve.device.transfer import host_buffer, make_event, to_device
 from radixserve.runtime.device_edits import NEVER, edit_rows
-from radixserve.runtime.device_filters import MAX_NARROW, SPAN, keep_narrow, keep_wide
+from radixserve.runtime.device_filters import MAX_NARROW, SPAN, keep_narrow, keep_wide, spans_of
 from radixserve.runtime.sampler import NO_MASKS, RowError, is_greedy, row_error, uniform
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _pick(weights: Tensor, u: Tensor) -> Tensor:
         weights: [S, num_spans * SPAN], float32, at least one of each row above 0.
         u: [S, 1], float64, in [0, 1).
     """
-    spans = weights.view(len(weights), -1, SPAN)
+    spans = spans_of(weights)
     mass = spans.sum(dim=2).cumsum(dim=1, dtype=torch.float64)
     target = u * mass[:, -1:]
     span = _first_above(mass, target)
